@@ -1,0 +1,108 @@
+"""Row types are the CSV schemas: a header is the field names of its row, in order.
+
+Free of torch and pandas, so that both halves may import it. None means "not measured" and is
+written as an empty cell; a non-finite number is written out as `nan`, `inf` or `-inf`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from math import isinf, isnan
+from typing import Any, Literal
+
+Part = Literal["embed", "attn", "mlp", "norm", "head", "wq", "wk", "wv", "wo", "w1", "w2"]
+Phase = Literal["forward", "loss", "backward", "optimizer"]
+
+# The matrices of a block, written at level full; each is already part of attn or mlp.
+MATRIX_PARTS = ("wq", "wk", "wv", "wo", "w1", "w2")
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One training step. Norms are taken before clipping and after unscaling."""
+
+    step: int
+    tokens: int  # seen before and in this step
+    seconds: float  # wall time of training since the run began, without set-up
+    lr: float
+    loss: float  # cross entropy in nats, without z-loss, before update `step`
+    unigram_loss: float  # the same targets under the training text's letter frequencies
+    val_loss: float | None = None  # after update `step`
+    grad_norm: float | None = None
+    update_norm: float | None = None  # of what update `step` did
+    weight_norm: float | None = None  # before update `step`
+    clip_factor: float | None = None
+    loss_scale: float | None = None
+    skipped: int | None = None  # 1: no update was made
+    nonfinite_grads: int | None = None  # elements
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRow:
+    """One part of one layer at one step. Layers count from 0; the embedding is -1, the head depth.
+
+    The fields after zero_grad_fraction are read at level full only.
+    """
+
+    step: int
+    layer: int
+    part: Part
+    grad_norm: float | None = None
+    weight_norm: float | None = None
+    update_norm: float | None = None
+    zero_grad_fraction: float | None = None  # share of gradient elements that are exactly 0
+    act_rms: float | None = None  # RMS of the residual stream after the part
+    norm_input_rms: float | None = None  # of the norm that serves this sublayer
+    norm_gain: float | None = None  # RMS of that norm's learned gain
+    eps_floor_fraction: float | None = None  # share of tokens whose variance is below eps
+    branch_to_stream: float | None = None  # RMS of F / RMS of the stream before the part
+    stream_grad_rms: float | None = None  # gradient of the stream before the part
+    act_absmax: float | None = None
+    token_cosine: float | None = None  # mean off-diagonal cosine between positions
+    attn_logit_max: float | None = None  # max |q k / sqrt(d_h)|
+    attn_entropy: float | None = None  # mean of -sum p ln p / ln t over rows t > 1
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """The first occurrence of something notable, per kind and module."""
+
+    step: int
+    phase: Phase
+    kind: str  # nan, inf, norm_overflow, zero_gradient
+    role: str = ""  # origin, propagated; empty: not examined
+    module: str = ""  # dotted module or parameter name
+    op: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Everything one step leaves behind."""
+
+    step: StepRow
+    layers: list[LayerRow] = field(default_factory=list)
+    events: list[EventRow] = field(default_factory=list)
+
+
+def header(row_type: type) -> list[str]:
+    return [f.name for f in fields(row_type)]
+
+
+def cell(value: Any) -> str:
+    """The text of one CSV cell; floats are written so that they read back to the bit."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        if isnan(value):
+            return "nan"
+        if isinf(value):
+            return "inf" if value > 0 else "-inf"
+        return repr(value)
+    text = str(value)
+    if any(c in text for c in ',"\r\n'):
+        return '"' + text.replace('"', '""').replace("\r", " ").replace("\n", " ") + '"'
+    return text
+
+
+def line(values: Iterable[Any]) -> str:
+    return ",".join(map(cell, values)) + "\n"

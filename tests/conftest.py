@@ -1,0 +1,23 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def a_clean_process():
+    """One thread; and a run's flush-denormal setting does not outlive its test."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+    yield
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_flush_denormal(False)
+
+
+@pytest.fixture
+def sums(tmp_path: Path) -> Path:
+    """SUMS: 3,600 lines `A plus B is C.`; 18 letters, unigram entropy 2.647."""
+    path = tmp_path / "sums.txt"
+    lines = (f"{a} plus {b} is {a + b}.\n" for a in range(60) for b in range(60))
+    path.write_bytes("".join(lines).encode())
+    return path
