@@ -1,0 +1,191 @@
+"""A config document checked key by key and value by value, with every problem gathered.
+
+Free of torch and pandas. How the values become points is sweep.py's work.
+"""
+
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from lnexp.complaints import TOP, check, refuse, unknown, unknown_top
+from lnexp.config import KEYS, SECTIONS
+from lnexp.naming import clean_name, wrong_name
+from lnexp.overrides import Sheet
+from lnexp.rules import hashable, not_yet, show
+
+
+@dataclass
+class Draft:
+    """What a document says; `unclear` keys have a complaint and no trustworthy value."""
+
+    sheet: Sheet
+    name: str = ""
+    question: str = ""
+    base: dict[str, Any] = field(default_factory=dict)
+    sweep: dict[str, list[Any]] = field(default_factory=dict)
+    cases: list[dict[str, Any]] = field(default_factory=lambda: [{}])
+    seeds: list[dict[str, int]] = field(default_factory=lambda: [{"init": 0, "data": 0}])
+    places: dict[str, str] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    unclear: set[str] = field(default_factory=set)
+
+    def read(self, stem: str) -> "Draft":
+        for key in self.sheet.data:
+            if key not in TOP:
+                self.complain(unknown_top(key), key)
+        self.read_name(stem)
+        self.question = self.text("question")
+        for section in SECTIONS:
+            self.read_section(section)
+        self.read_cases()
+        self.read_sweep()
+        self.read_seeds()
+        claims = self.sheet.data.get("claims", [])
+        if not isinstance(claims, list):
+            self.complain(refuse(claims, self.sheet.written("claims"), "a list"), "claims")
+        elif claims:
+            self.complain("are not available yet; leave the line out", "claims")
+        return self
+
+    def complain(self, problem: str, *path: str | int) -> None:
+        self.problems.append(f"{self.sheet.at(*path)}: {problem}")
+
+    def value(self, key: str, value: Any, *path: str | int) -> Any:
+        """One value as its field holds it; None after a complaint."""
+        self.places[key] = self.sheet.place(*path)
+        clean, problem = check(key, value, self.sheet.written(*path))
+        if problem:
+            self.unclear.add(key)
+        if problem := problem or not_yet(key, clean):
+            self.complain(problem, *path)
+        return clean
+
+    def text(self, key: str) -> str:
+        value = self.sheet.data.get(key, "")
+        if isinstance(value, str):
+            return value
+        self.complain(refuse(value, self.sheet.written(key), "text, in quotes"), key)
+        return ""
+
+    def read_name(self, stem: str) -> None:
+        self.name = self.text("name") if "name" in self.sheet.data else clean_name(stem)
+        if "name" not in self.sheet.data:
+            if self.name != stem:
+                self.notes.append(f"the results of {stem!r} go to the name {self.name}")
+            if problem := wrong_name(self.name):
+                self.problems.append(f"{self.sheet.place()}: {problem}; add a line name: ...")
+        elif isinstance(self.sheet.data["name"], str) and (problem := wrong_name(self.name)):
+            self.complain(f"{self.name!r}: {problem}", "name")
+
+    def group(self, *path: str | int) -> dict[str, Any]:
+        """The mapping at a path; {} after a complaint."""
+        value: Any = self.sheet.data
+        for step in path:
+            value = value[step] if isinstance(step, int) else value.get(step, {})
+        if isinstance(value, dict):
+            return value
+        example = {"sweep": "{model.depth: [2, 4]}", "cases": "{model.depth: 2}"}.get(str(path[0]))
+        example = example or f"{{{next(iter(SECTIONS[str(path[0])].model_fields))}: ...}}"
+        wanted = f"keys and values, such as {example}"
+        self.complain(refuse(value, self.sheet.written(*path), wanted), *path)
+        return {}
+
+    def read_section(self, section: str) -> None:
+        for leaf, value in self.group(section).items():
+            key = f"{section}.{leaf}"
+            if key not in KEYS:
+                self.complain(unknown(leaf, section), section, leaf)
+            else:
+                self.base[key] = self.value(key, value, section, leaf)
+
+    def listed(self, key: str, example: str, *path: str | int) -> list[Any]:
+        """The non-empty list at a path; [] after a complaint."""
+        value: Any = self.sheet.data
+        for step in path:
+            value = value[step]
+        if isinstance(value, list):
+            if not value:
+                self.complain("nothing to run: the list is empty", *path)
+            return value
+        if value is None or isinstance(value, dict):
+            wanted = f"a list, such as {example}"
+            self.complain(refuse(value, "", wanted), *path)
+        else:
+            written = self.sheet.written(*path)
+            self.complain(f"{written} is one value; write a list: [{written}]", *path)
+        self.unclear.add(key)
+        return []
+
+    def distinct(self, values: list[Any], *path: str | int) -> list[Any]:
+        """Values without repetition; each repetition is said once."""
+        kept: list[Any] = []
+        again: list[Any] = []
+        seen: set[Any] = set()
+        for value in values:
+            if hashable(value) not in seen:
+                seen.add(hashable(value))
+                kept.append(value)
+            elif value not in again:
+                again.append(value)
+        for value in again:
+            count = values.count(value)
+            self.notes.append(
+                f"{self.sheet.at(*path)}: {show(value)} is listed {count} times and runs once"
+            )
+        return kept
+
+    def read_sweep(self) -> None:
+        in_cases = {key for case in self.cases for key in case}
+        for key in self.group("sweep"):
+            if key not in KEYS:
+                self.complain(unknown(key, ""), "sweep", key)
+                continue
+            if key in in_cases:
+                self.complain("stands under sweep and under cases; keep one", "sweep", key)
+                self.unclear.add(key)
+            values = [
+                clean
+                for i, value in enumerate(self.listed(key, "[...]", "sweep", key))
+                if (clean := self.value(key, value, "sweep", key, i)) is not None
+            ]
+            self.sweep[key] = self.distinct(values, "sweep", key)
+            self.places[key] = self.sheet.place("sweep", key)
+
+    def read_cases(self) -> None:
+        if "cases" not in self.sheet.data:
+            return
+        self.cases = []
+        for i in range(len(self.listed("cases", "[{model.depth: 2}]", "cases"))):
+            case: dict[str, Any] = {}
+            for key, value in self.group("cases", i).items():
+                if key in KEYS:
+                    case[key] = self.value(key, value, "cases", i, key)
+                else:
+                    self.complain(unknown(key, ""), "cases", i, key)
+            self.cases.append(case)
+
+    def read_seeds(self) -> None:
+        seeds = self.sheet.data.get("seeds", [0])
+        if not isinstance(seeds, dict):
+            self.seeds = [{"init": s, "data": s} for s in self.seed_list("seeds")]
+            return
+        kinds: dict[str, list[int]] = {"init": [0], "data": [0]}
+        for kind in seeds:
+            if kind in kinds:
+                kinds[kind] = self.seed_list("seeds", kind)
+            else:
+                self.complain("no such key; seeds has init and data", "seeds", kind)
+        self.seeds = [{"init": i, "data": d} for i, d in product(kinds["init"], kinds["data"])]
+
+    def seed_list(self, *path: str) -> list[int]:
+        seeds: list[int] = []
+        if "seeds" not in self.sheet.data:
+            return [0]
+        for i, seed in enumerate(self.listed("seeds", "[0, 1, 2]", *path)):
+            if type(seed) is int and seed >= 0:
+                seeds.append(seed)
+            else:
+                wanted = "a whole number, at least 0"
+                self.complain(refuse(seed, self.sheet.written(*path, i), wanted), *path, i)
+        return self.distinct(seeds, *path)

@@ -1,0 +1,275 @@
+"""YAML files with line numbers, YAML 1.2 numbers, and an error instead of a guess.
+
+Free of torch and pandas, so that both halves may import it.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, isinf, nan
+from pathlib import Path
+from typing import Any
+
+import yaml
+from yaml.composer import ComposerError
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from lnexp.errors import UserError
+
+BOOLS = {
+    spelling: truth
+    for word, truth in {"true": 1, "yes": 1, "on": 1, "false": 0, "no": 0, "off": 0}.items()
+    for spelling in (word, word.capitalize(), word.upper())
+}
+NULLS = ("", "~", "null", "Null", "NULL")
+INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+FLOAT = re.compile(r"([-+]?)(?:(0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)(?:[eE]([-+]?[0-9]+))?")
+INFINITE = re.compile(r"([-+]?)\.(inf|Inf|INF)")
+NANS = (".nan", ".NaN", ".NAN")
+LARGEST = 2**63 - 1
+EXACT = 10**15  # up to here `1e3` is an integer; above, a float says the same and stays short
+
+DEEPEST = 32
+MOST_NODES = 500_000  # aliases of aliases may stand for more values than memory holds
+
+KeyPath = Sequence[str | int]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where a value stands (lines and columns count from 1) and how it was written."""
+
+    line: int
+    column: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Document:
+    """Plain dicts, lists and scalars, and the place of each."""
+
+    value: Any
+    source: str
+    text: str
+    root: Node
+
+    def mark(self, path: KeyPath) -> Mark:
+        """The mark of the value at ('sweep', 'model.depth', 0), or of the nearest around it."""
+        node, at = self.root, self.root
+        for step in path:
+            if isinstance(node, MappingNode):
+                pair = next((p for p in node.value if p[0].value == step), None)
+                if pair is None:
+                    break
+                at, node = pair
+            elif isinstance(node, SequenceNode) and isinstance(step, int):
+                if step >= len(node.value):
+                    break
+                at = node = node.value[step]
+            else:
+                break
+        written = self.text[node.start_mark.index : node.end_mark.index]
+        return Mark(at.start_mark.line + 1, at.start_mark.column + 1, written.strip())
+
+
+def read(path: Path) -> Document:
+    try:
+        raw = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: is a folder; name a file in it") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"{path}: cannot be read: {why}") from None
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        byte = f"byte 0x{raw[error.start]:02x} at offset {error.start}"
+        raise UserError(f"{path}: is not UTF-8 ({byte}); save it as UTF-8") from None
+    return parse(text, str(path))
+
+
+def parse(text: str, source: str) -> Document:
+    """A whole file: its top level is a mapping."""
+    document = parse_value(text, source)
+    if document.value is None:
+        raise UserError(f"{source}: is empty; write `key: value` lines")
+    if not isinstance(document.value, dict):
+        kind = "a list" if isinstance(document.value, list) else "a single value"
+        raise UserError(f"{source}:{document.mark(()).line}: is {kind}; write `key: value` lines")
+    return document
+
+
+def parse_value(text: str, source: str) -> Document:
+    """Any YAML value, such as the right side of `-s model.depth=[2, 4]`."""
+    text = text.removeprefix("\ufeff")
+    root = _compose(text, source)
+    reader = _Reader(source)
+    value = reader.value(root, ())
+    if reader.problems:
+        raise UserError(*reader.problems)
+    return Document(value, source, text, root)
+
+
+def plain(text: str) -> None | bool | int | float | str:
+    """What an unquoted scalar means. OverflowError: a number that no float or integer holds."""
+    if text in NULLS:
+        return None
+    if text in BOOLS:
+        return bool(BOOLS[text])
+    if INTEGER.fullmatch(text):
+        if len(text) > 20 or abs(int(text)) > LARGEST:
+            raise OverflowError(f"is too large; the largest integer is {LARGEST}")
+        return int(text)
+    if found := INFINITE.fullmatch(text):
+        return -inf if found[1] == "-" else inf
+    if text in NANS:
+        return nan
+    if found := FLOAT.fullmatch(text):
+        return _number(text, whole=found[2] is not None and found[3] is None)
+    return text
+
+
+def _number(text: str, whole: bool) -> int | float:
+    number = float(text) + 0.0  # -0.0 and 0.0 are one value
+    if isinf(number):
+        raise OverflowError("is too large for a number; write .inf for no limit")
+    if number == 0 and re.search(r"[1-9]", re.split("[eE]", text)[0]):
+        raise OverflowError("is too small for a number: it would read as 0")
+    return int(number) if whole and number.is_integer() and abs(number) <= EXACT else number
+
+
+class _Reader:
+    """Nodes -> plain data, gathering every problem on the way."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.problems: list[str] = []
+        self.nodes = 0
+        self.around: set[int] = set()
+
+    def complain(self, node: Node, path: KeyPath, problem: str) -> None:
+        key = one_line(".".join(map(str, path)))
+        where = f"{self.source}:{node.start_mark.line + 1}"
+        self.problems.append(f"{where}: {key}: {problem}" if key else f"{where}: {problem}")
+
+    def value(self, node: Node, path: tuple[str | int, ...]) -> Any:
+        self.nodes += 1
+        if self.nodes > MOST_NODES:
+            raise UserError(f"{self.source}: holds more than {MOST_NODES} values")
+        if isinstance(node, ScalarNode):
+            return self.scalar(node, path)
+        if id(node) in self.around:
+            self.complain(node, path, "this anchor (&) holds itself")
+            return None
+        self.around.add(id(node))
+        if isinstance(node, MappingNode):
+            plain_data = self.mapping(node, path)
+        else:
+            plain_data = [self.value(item, (*path, i)) for i, item in enumerate(node.value)]
+        self.around.remove(id(node))
+        return plain_data
+
+    def mapping(self, node: MappingNode, path: tuple[str | int, ...]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        first_line: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            key = key_node.value
+            if not isinstance(key_node, ScalarNode):
+                self.complain(key_node, path, "a list or mapping cannot be a key")
+            elif key == "<<" and key_node.style is None:
+                self.complain(key_node, path, "merge keys (<<) are not read here; write the keys")
+            elif key in found:
+                again = f"is written twice, first in line {first_line[key]}; keep one"
+                self.complain(key_node, (*path, key), again)
+            else:
+                first_line[key] = key_node.start_mark.line + 1
+                found[key] = self.value(value_node, (*path, key))
+        return found
+
+    def scalar(self, node: ScalarNode, path: KeyPath) -> Any:
+        if node.style is None:
+            try:
+                return plain(node.value)
+            except OverflowError as error:
+                shown = node.value if len(node.value) <= 40 else node.value[:37] + "..."
+                self.complain(node, path, f"{one_line(shown)} {error}")
+        elif re.search("[\0\ud800-\udfff]", node.value):
+            self.complain(node, path, "holds a character (NUL, half a pair) that no text holds")
+        return node.value
+
+
+class _Loader(yaml.SafeLoader):
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Node | None:
+        event = self.peek_event()
+        if getattr(event, "tag", None) is not None:
+            tag = event.tag.replace("tag:yaml.org,2002:", "!!")
+            problem = f"tags such as {tag} are not read here; write the plain value"
+            raise ComposerError(None, None, problem, event.start_mark)
+        if self.depth > DEEPEST:
+            raise ComposerError(None, None, "nested too deep for a config", event.start_mark)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+PLAIN_WORDS = {  # what PyYAML says -> what it means to the person who wrote the line
+    r"'\t' that cannot start": "a tab; indent with spaces",
+    "cannot start any token": "a character that starts no value; put the text in quotes",
+    "mapping values are not allowed": "a ':' too many; put text that holds ': ' in quotes",
+    "could not find expected ':'": "a key without ':' after it",
+    "expected <block end>": "does not fit the lines above; check indentation and brackets",
+    "expected ',' or": "a bracket that is not closed, or a missing comma",
+    "found unexpected end of stream": "a quote that is not closed",
+    "found another document": "a second document (---); one file holds one experiment",
+    "sequence entries are not allowed": "a list item (-) cannot start here",
+    "found undefined alias": "an alias (*) without its anchor (&); put text with * in quotes",
+    "expected the node content": "a value is missing here",
+    "expected alphabetic or numeric": "a bare & or *; put the text in quotes",
+}
+
+
+def _compose(text: str, source: str) -> Node:
+    loader = None
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        column = error.position - text.rfind("\n", 0, error.position)
+        where = f"{source}:{line}:{column}"
+        raise UserError(
+            f"{where}: a character (U+{error.character:04X}) that no text file "
+            "holds; save the file as plain UTF-8 text"
+        ) from None
+    except yaml.MarkedYAMLError as error:
+        raise UserError(f"{source}:{_explain(error)}") from None
+    except RecursionError:
+        raise UserError(f"{source}: nested too deep for a config") from None
+    except (ValueError, OverflowError):  # PyYAML on "\UFFFFFFFF" and on %YAML with long numbers
+        line = loader.get_mark().line + 1 if loader else 1
+        raise UserError(f"{source}:{line}: an escape or number that YAML cannot read") from None
+    return node or _compose("~", source)
+
+
+def _explain(error: yaml.MarkedYAMLError) -> str:
+    """'LINE:COLUMN: problem' in plain words."""
+    problem = error.problem or "not readable as YAML"
+    words = next(
+        (words for yaml_words, words in PLAIN_WORDS.items() if yaml_words in problem), None
+    )
+    mark, began = error.problem_mark or error.context_mark, error.context_mark
+    where = f"{mark.line + 1}:{mark.column + 1}: " if mark else " "
+    since = ""
+    if mark and began and began.line != mark.line:
+        since = f" (what began in line {began.line + 1})"
+    return f"{where}{words or problem}{since}"
+
+
+def one_line(text: str) -> str:
+    """A complaint stays one line, whatever keys and values it quotes."""
+    return " ".join(text.splitlines())
