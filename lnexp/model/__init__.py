@@ -1,0 +1,1 @@
+"""The networks under study; they hold no measuring code."""

@@ -1,0 +1,150 @@
+"""Initialisation: which draw fills which weight. A new init is one entry of INITS.
+
+Every weight has a generator of its own, keyed by the init seed and the weight's name: runs of
+other depth or placement share the weights that they have in common.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import sqrt
+
+import torch
+from torch import Tensor, nn
+
+from ..config import Model, resolved_embed_std
+from ..seeds import derive
+from .gpt import GPT, MLP, Attention, Embedding
+
+POSITION_STD = 0.02
+
+
+@dataclass(frozen=True)
+class Draw:
+    """normal: std; uniform: on [-bound, bound]; constant: a value."""
+
+    kind: str
+    scale: float
+
+    @property
+    def std(self) -> float:
+        return {"normal": self.scale, "uniform": self.scale / sqrt(3), "constant": 0.0}[self.kind]
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A tensor, or the slice of one, that is drawn on its own."""
+
+    name: str  # wq, wk, wv stand apart, however they are stored
+    role: str  # embed, position, matrix, residual (W_O, W2), head, bias, gain, shift
+    tensor: Tensor
+    fan_in: int = 0
+    fan_out: int = 0
+
+
+def _gpt2(w: Weight, config: Model) -> Draw:
+    """N(0, 0.02); residual projections / sqrt(2 depth); biases 0 (Radford 2019)."""
+    if w.role == "bias":
+        return Draw("constant", 0.0)
+    return Draw("normal", 0.02 / sqrt(2 * config.depth) if w.role == "residual" else 0.02)
+
+
+def _xavier(w: Weight, config: Model) -> Draw:
+    """N(0, 2 / (fan_in + fan_out)); biases 0 (Glorot 2010)."""
+    if w.role == "bias":
+        return Draw("constant", 0.0)
+    return Draw("normal", sqrt(2 / (w.fan_in + w.fan_out)))
+
+
+def _torch(w: Weight, config: Model) -> Draw:
+    """nn.Linear's default: weights and biases uniform on +-1/sqrt(fan_in)."""
+    return Draw("uniform", 1 / sqrt(w.fan_in))
+
+
+def _lesson(w: Weight, config: Model) -> Draw:
+    """N(0, 0.1); biases 0."""
+    return Draw("constant", 0.0) if w.role == "bias" else Draw("normal", 0.1)
+
+
+INITS: dict[str, Callable[[Weight, Model], Draw]] = {
+    "gpt2": _gpt2,
+    "xavier": _xavier,
+    "torch": _torch,
+    "lesson": _lesson,
+}
+
+
+def draw_of(w: Weight, config: Model) -> Draw:
+    if w.role == "gain":
+        return Draw("constant", 1.0)
+    if w.role == "shift":
+        return Draw("constant", 0.0)
+    if w.role == "embed":
+        return Draw("normal", resolved_embed_std(config))
+    if w.role == "position":
+        return Draw("normal", POSITION_STD)
+    draw = INITS[config.init](w, config)
+    if w.role in ("matrix", "residual"):  # init_scale: the blocks' matrices
+        draw = Draw(draw.kind, draw.scale * config.init_scale)
+    return draw
+
+
+def weights(model: GPT) -> Iterator[Weight]:
+    """Every weight of the model once, under the name that its generator is keyed by."""
+    for path, module in model.named_modules():
+        match module:
+            case Attention():
+                for index, name in enumerate(("wq", "wk", "wv")):
+                    yield from _linear(f"{path}.{name}", "matrix", module.wqkv, index, 3)
+                yield from _linear(f"{path}.wo", "residual", module.wo)
+            case MLP():
+                yield from _linear(f"{path}.w1", "matrix", module.w1)
+                yield from _linear(f"{path}.w2", "residual", module.w2)
+            case Embedding():
+                yield Weight(f"{path}.token", "embed", module.token.weight)
+                yield Weight(f"{path}.position", "position", module.position.weight)
+            case GPT():
+                if module.head.weight is not module.embed.token.weight:
+                    yield from _linear("head", "head", module.head)
+            case _ if not isinstance(module, nn.Linear | nn.Embedding):
+                for name, tensor in module.named_parameters(recurse=False):
+                    yield Weight(f"{path}.{name}", NORM_ROLES[name], tensor)
+
+
+NORM_ROLES = {"weight": "gain", "bias": "shift"}
+
+
+def _linear(
+    name: str, role: str, linear: nn.Linear, index: int = 0, parts: int = 1
+) -> Iterator[Weight]:
+    matrix = linear.weight.chunk(parts)[index]
+    fan_out, fan_in = matrix.shape
+    yield Weight(name, role, matrix, fan_in, fan_out)
+    if linear.bias is not None:
+        yield Weight(f"{name}.bias", "bias", linear.bias.chunk(parts)[index], fan_in, fan_out)
+
+
+@torch.no_grad()
+def initialise(model: GPT, config: Model, seed: int) -> None:
+    """Fill every weight from its own stream; drawn in fp32 on the CPU, whatever the device."""
+    for w in weights(model):
+        draw = draw_of(w, config)
+        if draw.kind == "constant":
+            w.tensor.fill_(draw.scale)
+            continue
+        generator = torch.Generator().manual_seed(derive(seed, f"init {w.name}"))
+        if draw.kind == "normal":
+            values = torch.randn(w.tensor.shape, generator=generator) * draw.scale
+        else:
+            values = torch.rand(w.tensor.shape, generator=generator).mul_(2).sub_(1) * draw.scale
+        w.tensor.copy_(values)
+
+
+def build(config: Model, vocabulary: int, seed: int) -> GPT:
+    """An initialised fp32 model on the CPU; torch's own initialisers are never run."""
+    with torch.device("meta"):
+        model = GPT(config, vocabulary)
+    model.to_empty(device="cpu")
+    if config.tie_embeddings:  # to_empty allocates the two names apart
+        model.head.weight = model.embed.token.weight
+    initialise(model, config, seed)
+    return model
