@@ -1,0 +1,1 @@
+"""Readings of a model in training; they attach from outside and let go."""

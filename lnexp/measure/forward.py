@@ -1,0 +1,127 @@
+"""Forward readings of one step (level full), by hooks that are gone when the step is over.
+
+Shapes: B sequences read, T time, D width. Readings are taken in fp64.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import log
+
+import torch
+from torch import Tensor, nn
+
+from ..model.check import is_norm
+from ..model.gpt import GPT, Attention
+from ..model.norms import NORMS
+from ..model.placements import Branch
+from ..rows import Part
+
+Place = tuple[int, Part]
+
+
+def rms(x: Tensor) -> Tensor:
+    """sqrt(mean x^2) over all elements."""
+    return x.square().mean().sqrt()
+
+
+def token_cosine(x_BTD: Tensor) -> Tensor:
+    """Mean off-diagonal cosine between positions: (|sum u|^2 - sum |u|^2) / (T (T - 1))."""
+    T = x_BTD.shape[1]
+    u_BTD = nn.functional.normalize(x_BTD, dim=-1)
+    together = u_BTD.sum(1).square().sum(-1) - u_BTD.square().sum((1, 2))
+    return (together / (T * (T - 1))).mean()
+
+
+def attention_entropy(scores_BHTT: Tensor) -> Tensor:
+    """Mean over rows t > 1 of -sum p ln p / ln t: 1 is uniform, 0 looks at one position."""
+    entropies = torch.special.entr(scores_BHTT.softmax(-1)).sum(-1)[..., 1:]
+    T = scores_BHTT.shape[-1]
+    return (entropies / torch.tensor([log(t) for t in range(2, T + 1)]).to(entropies)).mean()
+
+
+class ForwardProbe:
+    """Listens to one forward and backward; `readings` then maps a place to its numbers."""
+
+    def __init__(self, model: GPT, norm: str, eps: float, sample: int) -> None:
+        self.model, self.sample, self.eps = model, sample, eps
+        self.under_root = NORMS[norm].under_root
+        self.readings: dict[Place, dict[str, Tensor]] = {}
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        self.readings = {}
+        handles = []
+
+        def on(module: nn.Module, hook: Callable[[Tensor, Tensor], None]) -> None:
+            def read(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+                with torch.no_grad(), torch.autocast(output.device.type, enabled=False):
+                    hook(inputs[0], output)
+
+            handles.append(module.register_forward_hook(read))
+
+        try:
+            on(self.model.embed, lambda _, h: self._stream((-1, "embed"), h))
+            for layer, block in enumerate(self.model.blocks):
+                self._attach_branch(on, (layer, "attn"), block.attn)  # type: ignore[arg-type]
+                self._attach_branch(on, (layer, "mlp"), block.mlp)  # type: ignore[arg-type]
+            depth = len(self.model.blocks)
+            last: Place = (depth, "norm" if is_norm(self.model.norm) else "head")
+            on(self.model.norm, lambda h, _: self._gradient(last, h))
+            if is_norm(self.model.norm):
+                self._attach_norm(on, last, self.model.norm)
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _attach_branch(self, on: Callable, place: Place, branch: Branch) -> None:
+        on(branch, lambda h, out: (self._gradient(place, h), self._stream(place, out)))
+        # The branch's own output comes before the sum is known: its RMS is kept until then.
+        on(branch.inside, lambda _, y: self._put(place, branch_rms=rms(self._take(y))))
+        on(branch, lambda h, _: self._ratio(place, h))
+        if branch.serving_norm is not None:
+            self._attach_norm(on, place, branch.serving_norm)
+        if isinstance(branch.body, Attention):
+            attention = branch.body
+            on(attention.wqkv, lambda _, qkv: self._attention(place, attention, qkv))
+
+    def _attach_norm(self, on: Callable, place: Place, norm: nn.Module) -> None:
+        def read(x: Tensor, _: Tensor) -> None:
+            x = self._take(x)
+            floor = (self.under_root(x) < self.eps).double().mean()
+            self._put(place, norm_input_rms=rms(x), eps_floor_fraction=floor)
+            gain = getattr(norm, "weight", None)
+            if gain is not None:
+                self._put(place, norm_gain=rms(gain.detach().double()))
+
+        on(norm, read)
+
+    def _take(self, x: Tensor) -> Tensor:
+        return x.detach()[: self.sample].double()
+
+    def _put(self, place: Place, **numbers: Tensor) -> None:
+        self.readings.setdefault(place, {}).update(numbers)
+
+    def _stream(self, place: Place, h_BTD: Tensor) -> None:
+        h_BTD = self._take(h_BTD)
+        self._put(place, act_rms=rms(h_BTD), act_absmax=h_BTD.abs().max())
+        if h_BTD.shape[1] > 1:
+            self._put(place, token_cosine=token_cosine(h_BTD))
+
+    def _ratio(self, place: Place, h_BTD: Tensor) -> None:
+        branch_rms = self.readings[place].pop("branch_rms")
+        self._put(place, branch_to_stream=branch_rms / rms(self._take(h_BTD)))
+
+    def _attention(self, place: Place, attention: Attention, qkv_BTE: Tensor) -> None:
+        q, k, _ = attention.split(qkv_BTE.detach()[: self.sample])  # a QK norm keeps its own type
+        scores_BHTT = attention.scores(q.double(), k.double())
+        self._put(place, attn_logit_max=scores_BHTT.tril().abs().max())
+        if scores_BHTT.shape[-1] > 1:
+            self._put(place, attn_entropy=attention_entropy(scores_BHTT))
+
+    def _gradient(self, place: Place, h_BTD: Tensor) -> None:
+        def read(gradient: Tensor) -> None:
+            self._put(place, stream_grad_rms=rms(self._take(gradient)))
+
+        if h_BTD.requires_grad:
+            h_BTD.register_hook(read)

@@ -1,0 +1,104 @@
+"""Norms that can be trusted, and what is said when a value is not finite."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import hypot, inf, isfinite, isnan, nan
+
+import torch
+from torch import Tensor
+
+from ..rows import EventRow, Phase
+
+TINY = 1e-15  # squares of smaller elements may have underflowed in fp32
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """What is known of a step before its update."""
+
+    loss: float
+    unigram_loss: float
+    norms: list[float]  # of each tensor's gradient
+    grad_norm: float
+    overflowed: list[int]  # tensors of finite elements whose norm left their type
+    nonfinite: int  # elements
+
+
+def mended(norms: Sequence[float], tensors: Sequence[Tensor]) -> tuple[list[float], list[int]]:
+    """Norms taken in the tensors' own type, with those that came out 0, tiny or not finite taken
+    again in fp64; and the positions of those that were too large for their type alone.
+
+    A 0 then means that every element is 0, and inf or nan that an element is.
+    """
+    result, overflowed = list(norms), []
+    for i, value in enumerate(norms):
+        if not (TINY <= value < inf):  # nan too
+            result[i] = exact_norm(tensors[i])
+            if isfinite(result[i]) and not isfinite(value):
+                overflowed.append(i)
+    return result, overflowed
+
+
+def exact_norm(tensor: Tensor) -> float:
+    """L2 norm in fp64, scaled by the largest element so that no square leaves the format."""
+    wide = tensor.detach().double()
+    largest = float(wide.abs().max())
+    if largest == 0 or not isfinite(largest):
+        return largest
+    return largest * float((wide / largest).norm())
+
+
+def total(norms: Sequence[float]) -> float:
+    """Root of the summed squares; nan wins over inf."""
+    if any(isnan(value) for value in norms):
+        return nan
+    return hypot(*norms)
+
+
+def kind_of(value: float) -> str:
+    return "nan" if isnan(value) else "inf"
+
+
+def nonfinite_elements(tensors: Sequence[Tensor]) -> int:
+    return sum(int((~torch.isfinite(tensor)).sum()) for tensor in tensors)
+
+
+def gradient_events(step: int, names: Sequence[str], gradients: Gradients) -> list[EventRow]:
+    """What loss and gradients of a step show: overflowed norms, zeros, NaN and Inf."""
+    events = [
+        EventRow(step, "backward", "norm_overflow", module=names[i], detail="finite elements")
+        for i in gradients.overflowed
+    ]
+    events += [
+        EventRow(step, "backward", "zero_gradient", module=name, detail="every element is 0")
+        for name, norm in zip(names, gradients.norms, strict=True)
+        if norm == 0
+    ]
+    if not isfinite(gradients.loss):
+        events.append(EventRow(step, "loss", kind_of(gradients.loss), module="loss"))
+    return events + nonfinite_events(step, "backward", names, gradients.norms)
+
+
+def nonfinite_events(
+    step: int, phase: Phase, names: Sequence[str], norms: Sequence[float]
+) -> list[EventRow]:
+    """One row a kind. Backward runs from the head to the embedding: the tensor named is the last
+    in forward order, where the value arrived first."""
+    rows = []
+    for kind in ("nan", "inf"):
+        hit = [
+            name
+            for name, norm in zip(names, norms, strict=True)
+            if not isfinite(norm) and kind_of(norm) == kind
+        ]
+        if hit:
+            rows.append(
+                EventRow(
+                    step=step,
+                    phase=phase,
+                    kind=kind,
+                    module=hit[-1] if phase == "backward" else hit[0],
+                    detail=f"in {len(hit)} of {len(names)} tensors",
+                )
+            )
+    return rows

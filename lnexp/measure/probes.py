@@ -1,0 +1,185 @@
+"""What one step's readings hold at each level, gathered into rows.
+
+Numbers leave the device twice a step: once before the update, once after it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import isfinite
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from ..config import RunConfig
+from ..model.gpt import GPT
+from ..rows import LayerRow, Part
+from .forward import ForwardProbe
+from .groups import grouped
+from .nonfinite import Gradients, mended, nonfinite_elements, total
+
+# The matrices of a block: part -> (half, module, which third of a joint matrix).
+MATRICES: dict[Part, tuple[str, str, int | None]] = {
+    "wq": ("attn", "wqkv", 0),
+    "wk": ("attn", "wqkv", 1),
+    "wv": ("attn", "wqkv", 2),
+    "wo": ("attn", "wo", None),
+    "w1": ("mlp", "w1", None),
+    "w2": ("mlp", "w2", None),
+}
+
+
+def fetch(*groups: Sequence[Tensor]) -> list[list[float]]:
+    """Lists of 0-d tensors -> lists of floats, in one transfer."""
+    filled = [torch.stack(list(group)).double() for group in groups if group]
+    flat = iter(torch.cat(filled).tolist() if filled else [])
+    return [[next(flat) for _ in group] for group in groups]
+
+
+# One call for a list of tensors; private names of torch, looked up here alone.
+_foreach_norm: Callable[[list[Tensor]], tuple[Tensor, ...]] = getattr(torch, "_foreach_norm")  # noqa: B009
+_foreach_sub: Callable[..., tuple[Tensor, ...]] = getattr(torch, "_foreach_sub")  # noqa: B009
+
+
+def norms(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return list(_foreach_norm(list(tensors))) if tensors else []
+
+
+class Probe:
+    """Reads gradients, weights and updates of one model; forward readings too at level full."""
+
+    def __init__(self, model: GPT, config: RunConfig) -> None:
+        self.config = config
+        self.names = [name for name, _ in model.named_parameters()]
+        self.weights = [p for _, p in model.named_parameters()]
+        self.groups = grouped(self.names, config.model.depth)
+        self.matrices = list(self._block_matrices(model))
+        self.forward = ForwardProbe(
+            model, config.model.norm, config.model.eps, config.measure.sample
+        )
+        self._fields: dict[tuple[int, Part], dict[str, float]] = {}
+        self._before: list[Tensor] = []
+
+    def due(self, step: int) -> bool:
+        return self.config.measure.level != "off" and step % self.config.measure.every == 0
+
+    @property
+    def full(self) -> bool:
+        return self.config.measure.level == "full"
+
+    @contextmanager
+    def listening(self, due: bool) -> Iterator[None]:
+        """Around forward and backward of a step."""
+        self._fields = {}
+        if not (due and self.full):
+            yield
+            return
+        with self.forward.listening():
+            yield
+
+    @property
+    def on(self) -> bool:
+        return self.config.measure.level != "off"
+
+    def grads(self) -> list[Tensor]:
+        return [cast(Tensor, w.grad) for w in self.weights]  # every weight is used
+
+    def gradients(self, loss: Tensor, unigram_loss: Tensor, due: bool) -> Gradients:
+        """Before the update: the step's losses and the norm of each tensor's gradient."""
+        grads = self.grads()
+        counts = [g.count_nonzero() for g in grads] if due else []
+        slices = self._slices(grads) if due and self.full else []
+        readings = self._forward_readings() if due and self.full else []
+        losses, raw, nonzero, parts, forward = fetch(
+            [loss.detach().double(), unigram_loss],
+            norms(grads),
+            counts,
+            norms(slices),
+            [tensor for *_, tensor in readings],
+        )
+        grad_norms, overflowed = mended(raw, grads)
+        if due:
+            self._fields = self._by_place("grad_norm", grad_norms)
+            for place, members in self.groups.items():
+                size = sum(self.weights[i].numel() for i in members)
+                zeros = size - sum(nonzero[i] for i in members)
+                self._fields[place]["zero_grad_fraction"] = zeros / size
+            self._set_matrices("grad_norm", mended(parts, slices)[0])
+            for (place, field, _), value in zip(readings, forward, strict=True):
+                self._fields.setdefault(place, {})[field] = value
+        grad_norm = total(grad_norms)
+        return Gradients(
+            loss=losses[0],
+            unigram_loss=losses[1],
+            norms=grad_norms,
+            grad_norm=grad_norm,
+            overflowed=overflowed,
+            nonfinite=0 if isfinite(grad_norm) else nonfinite_elements(grads),
+        )
+
+    def keep_weights(self, weight_norms: list[float]) -> None:
+        """Before the update, so that what it does can be told."""
+        for place, fields in self._by_place("weight_norm", weight_norms).items():
+            self._fields[place].update(fields)
+        if self.full:
+            slices = self._slices(self.weights)
+            self._set_matrices("weight_norm", mended(fetch(norms(slices))[0], slices)[0])
+        self._before = [w.detach().clone() for w in self.weights]
+
+    def after_update(self, due: bool) -> tuple[list[float], float | None]:
+        """Norm of each updated tensor, and of the whole update."""
+        weights = [w.detach() for w in self.weights]
+        updates = list(_foreach_sub(weights, self._before)) if due else []
+        slices = self._slices(updates) if due and self.full else []
+        raw, moved, parts = fetch(norms(weights), norms(updates), norms(slices))
+        weight_norms = mended(raw, weights)[0]
+        if not due:
+            return weight_norms, None
+        self._before = []
+        update_norms = mended(moved, updates)[0]
+        for place, fields in self._by_place("update_norm", update_norms).items():
+            self._fields[place].update(fields)
+        self._set_matrices("update_norm", mended(parts, slices)[0])
+        return weight_norms, total(update_norms)
+
+    def rows(self, step: int) -> list[LayerRow]:
+        """The reading's rows, by layer."""
+        return [
+            LayerRow(step=step, layer=layer, part=part, **fields)
+            for (layer, part), fields in sorted(
+                self._fields.items(), key=lambda item: (item[0][0], PART_ORDER.index(item[0][1]))
+            )
+        ]
+
+    def _by_place(self, field: str, values: list[float]) -> dict[tuple[int, Part], dict]:
+        return {
+            place: {field: total([values[i] for i in members])}
+            for place, members in self.groups.items()
+        }
+
+    def _forward_readings(self) -> list[tuple[tuple[int, Part], str, Tensor]]:
+        return [
+            (place, field, tensor)
+            for place, fields in self.forward.readings.items()
+            for field, tensor in fields.items()
+        ]
+
+    def _block_matrices(self, model: GPT) -> Iterator[tuple[tuple[int, Part], int, int | None]]:
+        for layer in range(len(model.blocks)):
+            for part, (half, module, third) in MATRICES.items():
+                name = f"blocks.{layer}.{half}.body.{module}.weight"
+                yield (layer, part), self.names.index(name), third
+
+    def _slices(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return [
+            tensors[i] if third is None else tensors[i].chunk(3)[third]
+            for _, i, third in self.matrices
+        ]
+
+    def _set_matrices(self, field: str, values: list[float]) -> None:
+        if values:
+            for (place, *_), value in zip(self.matrices, values, strict=True):
+                self._fields.setdefault(place, {})[field] = value
+
+
+PART_ORDER = ("embed", "attn", "mlp", "norm", "head", *MATRICES)

@@ -1,0 +1,42 @@
+"""Dropout's own random stream, kept apart from everything else that draws."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from ..seeds import derive
+
+
+class DropoutStream:
+    """Torch's dropout draws from the global generator: it is lent to this stream for a forward."""
+
+    def __init__(self, rate: float, seed: int, device: torch.device) -> None:
+        self.rate, self.device = rate, device
+        with torch.random.fork_rng(self._devices()):
+            torch.manual_seed(derive(seed, "dropout"))
+            self.state = self._read()
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        if self.rate == 0:
+            yield
+            return
+        with torch.random.fork_rng(self._devices()):
+            self._write(self.state)
+            yield
+            self.state = self._read()
+
+    def _devices(self) -> list[torch.device]:
+        return [self.device] if self.device.type == "cuda" else []
+
+    def _read(self) -> torch.Tensor:
+        if self.device.type == "cuda":
+            return torch.cuda.get_rng_state(self.device)
+        return torch.get_rng_state()
+
+    def _write(self, state: torch.Tensor) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(state, self.device)
+        else:
+            torch.set_rng_state(state)
