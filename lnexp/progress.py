@@ -1,0 +1,60 @@
+"""The sweep in the terminal: one bar, and one line a running worker. Quiet when not a terminal."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tqdm import tqdm
+
+from .runs.execute import Watcher
+from .runs.plan import PlannedRun
+from .runs.rundir import Status, last_step
+
+
+class Progress(Watcher):
+    """Reads how far each run is from its steps.csv, so that it works across processes."""
+
+    def __init__(self, folder: Path, total: int, todo: int, jobs: int, steps: dict[str, int]):
+        self.folder, self.steps, self.jobs = folder, steps, min(jobs, todo)
+        self.shown = sys.stderr.isatty()
+        self.bar = tqdm(
+            total=total,
+            initial=total - todo,
+            desc="runs",
+            unit="run",
+            disable=not self.shown,
+            bar_format="{desc} {n_fmt}/{total_fmt} |{bar}| {elapsed} < {remaining}",
+        )
+        self.lines = [
+            tqdm(position=i + 1, bar_format="  {desc}", disable=not self.shown, leave=False)
+            for i in range(self.jobs)
+        ]
+
+    def running(self, names: Sequence[str]) -> None:
+        if not self.shown:
+            return
+        for bar, name in zip(self.lines, [*names, *[""] * self.jobs], strict=False):
+            at = last_step(self.folder / "runs" / name) if name else None
+            where = f"step {at[0] + 1}/{self.steps[name]}  loss {float(at[1]):.3f}" if at else ""
+            bar.set_description_str(f"{name}  {where}" if name else "")
+        self.bar.refresh()
+
+    def ended(self, run: PlannedRun, status: Status) -> None:
+        self.bar.update()
+        if status.status == "failed":
+            # Said when it happens, terminal or not.
+            tqdm.write(f"failed: {run.name}: {status.error}", file=sys.stderr)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for bar in (*reversed(self.lines), self.bar):
+            bar.close()

@@ -1,0 +1,47 @@
+"""checkpoint.pt: written whole or not at all."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..train.loop import State
+
+NAME = "checkpoint.pt"
+
+
+def save(folder: Path, state: State) -> None:
+    """Weights, optimizer and random streams after the last update."""
+    _write(
+        folder,
+        {
+            "schema": 1,
+            "steps_done": state.steps_done,
+            "model": state.model.state_dict(),
+            "optimizer": state.optimizer.state_dict(),
+            "data_generator": state.batches.generator.get_state(),
+            "dropout_state": state.dropout.state,
+        },
+    )
+
+
+def read(folder: Path) -> dict[str, Any] | None:
+    """None: the run kept none."""
+    path = folder / NAME
+    if not path.exists():
+        return None
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def cut_to_weights(folder: Path) -> None:
+    """Keep the weights alone: the run is over and nothing is left to be learned from its state."""
+    whole = read(folder)
+    if whole and "optimizer" in whole:
+        _write(folder, {key: whole[key] for key in ("schema", "steps_done", "model")})
+
+
+def _write(folder: Path, content: dict[str, Any]) -> None:
+    draft = folder / (NAME + ".tmp")
+    torch.save(content, draft)
+    os.replace(draft, folder / NAME)

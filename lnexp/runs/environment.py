@@ -1,0 +1,70 @@
+"""env.json: what a run really used, read off the objects that trained it."""
+
+import platform
+from typing import Any
+
+import numpy as np
+import torch
+
+from .. import __version__
+from ..data import Corpus
+from ..model.check import norms_in
+from ..model.init import weights
+from ..train.loop import State
+
+
+def environment(state: State, corpus: Corpus, device: str) -> dict[str, Any]:
+    model = state.model
+    norms = list(norms_in(model))
+    return {
+        "schema": 1,
+        "lnexp": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "device": device,
+        "device_name": torch.cuda.get_device_name() if device == "cuda" else _cpu_name(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "flush_denormal": state.config.train.flush_denormal,
+        "optimizer": type(state.optimizer).__name__,
+        "optimizer_kernel": "fused" if state.optimizer.defaults.get("fused") else "per tensor",
+        "weights_dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+        "autocast_dtype": str(state.format.autocast or "").removeprefix("torch."),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "norm_parameters": sum(p.numel() for _, norm, _ in norms for p in norm.parameters()),
+        "tensors": len(list(model.parameters())),
+        "norms": len(norms),
+        "eps": sorted({eps for *_, eps in norms}),
+        "init_std": _measured_std(state),
+        "data_sha256": corpus.sha256,
+        "characters": {"training": len(corpus.train), "validation": len(corpus.val)},
+        "vocabulary": corpus.vocabulary,
+        "letter_frequencies": corpus.letter_frequencies.tolist(),
+        "ln_v": corpus.ln_v,
+        "h1": corpus.h1,
+        "h2": corpus.h2,
+        "floor": corpus.floor,
+    }
+
+
+def _measured_std(state: State) -> dict[str, float]:
+    """Standard deviation of each kind of weight at the start, over all blocks."""
+    pools: dict[str, list[torch.Tensor]] = {}
+    for w in weights(state.model):
+        if w.role not in ("gain", "shift"):
+            kind = w.name.removesuffix(".bias").rsplit(".", 1)[-1]
+            kind += ".bias" if w.role == "bias" else ""
+            pools.setdefault(kind, []).append(w.tensor.detach().flatten())
+    return {kind: float(torch.cat(pool).std(correction=0)) for kind, pool in pools.items()}
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = (row.split(":", 1)[1].strip() for row in file if row.startswith("model name"))
+            return next(names, platform.processor())
+    except OSError:  # not Linux
+        return platform.processor()

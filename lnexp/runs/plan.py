@@ -1,0 +1,112 @@
+"""From a sweep to the runs it stands for on this machine; everything is checked before run 1."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..config import Data, Model, RunConfig
+from ..data import Corpus, load, short_splits
+from ..errors import UserError
+from ..model.check import Architecture, architecture
+from ..naming import run_name
+from ..sweep import Point, Sweep
+from ..train.precision import device_problem, resolve_device
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    name: str  # of its folder
+    point: Point
+    corpus: Corpus
+    architecture: Architecture
+    device: str
+
+    @property
+    def config(self) -> RunConfig:
+        return self.point.config
+
+    def entry(self) -> dict[str, Any]:
+        """Its line in points.json."""
+        return {
+            "run": self.name,
+            "seed_init": self.config.seed.init,
+            "seed_data": self.config.seed.data,
+            "settings": self.point.settings,
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    sweep: Sweep
+    runs: list[PlannedRun]
+    notes: list[str]
+
+    def folder(self, out: Path) -> Path:
+        return out / self.sweep.name
+
+    def index(self) -> dict[str, Any]:
+        """points.json: the runs that the sweep holds now, in grid order."""
+        return {
+            "schema": 1,
+            "name": self.sweep.name,
+            "question": self.sweep.question,
+            "axes": list(self.sweep.axes),
+            "runs": [run.entry() for run in self.runs],
+        }
+
+
+def make_plan(sweep: Sweep) -> Plan:
+    """Loads each text, builds each distinct model on the meta device, names each run.
+
+    Raises UserError with every problem found.
+    """
+    problems: list[str] = []
+
+    def once(work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except UserError as error:
+            problems.extend(_placed(problem, sweep) for problem in error.problems)
+            return None
+
+    configs = [point.config for point in sweep.points]
+    corpora: dict[Data, Corpus | None] = {
+        data: once(lambda data=data: load(data)) for data in dict.fromkeys(c.data for c in configs)
+    }
+    devices = {
+        wanted: resolve_device(wanted) for wanted in dict.fromkeys(c.train.device for c in configs)
+    }
+    for device in devices.values():
+        if why := device_problem(device):
+            problems.append(_placed(f"train.device: {device}: {why}", sweep))
+    for data, context in dict.fromkeys((c.data, c.model.context) for c in configs):
+        corpus = corpora[data]
+        for sentence in short_splits(corpus, context) if corpus else []:
+            problems.append(_placed(f"model.context: {sentence}", sweep))
+    if problems:
+        raise UserError(*dict.fromkeys(problems))
+
+    built: dict[tuple[Model, int], Architecture] = {}
+    runs: dict[str, PlannedRun] = {}
+    notes = list(sweep.notes)
+    for point in sweep.points:
+        config = point.config
+        corpus = corpora[config.data]
+        assert corpus is not None
+        key = (config.model, len(corpus.vocabulary))
+        if key not in built:
+            built[key] = architecture(*key)
+        device = devices[config.train.device]
+        name = run_name(config, corpus.sha256, device)
+        if name in runs:
+            notes.append(f"{name} stands for two points of the sweep: their texts are the same")
+            continue
+        runs[name] = PlannedRun(name, point, corpus, built[key], device)
+    return Plan(sweep, list(runs.values()), notes)
+
+
+def _placed(problem: str, sweep: Sweep) -> str:
+    """'data.path: ...' -> 'FILE:LINE: data.path: ...'"""
+    key = problem.split(":", 1)[0]
+    return f"{sweep.line(key)}: {problem}"

@@ -1,0 +1,131 @@
+"""One run's folder: config first, status last, by rename. One writer a folder.
+
+A run killed at any moment leaves no status.json; the rows already written stay whole.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import isnan
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, TextIO
+
+from ..rows import EventRow, LayerRow, Record, StepRow, header, line
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Status:
+    """What happened to the process. What happened to the training is a verdict, made on reading."""
+
+    status: Literal["finished", "failed", "interrupted"]
+    steps_done: int = 0
+    seconds: float = 0.0
+    first_bad_step: int | None = None
+    unmoved: tuple[str, ...] = ()  # tensors bit-identical to their start
+    error: str | None = None
+    schema: int = SCHEMA
+
+
+def strict_json(value: Any) -> str:
+    """JSON that a strict parser reads: a non-finite number is the string nan, inf or -inf."""
+
+    def plain(v: Any) -> Any:
+        if isinstance(v, float) and not -float("inf") < v < float("inf"):
+            return "nan" if isnan(v) else ("inf" if v > 0 else "-inf")
+        if isinstance(v, Mapping):
+            return {str(key): plain(item) for key, item in v.items()}
+        if isinstance(v, list | tuple):
+            return [plain(item) for item in v]
+        return v
+
+    return json.dumps(plain(value), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """The whole file or the one before it, never half of one."""
+    draft = path.with_name(path.name + ".tmp")
+    draft.write_text(text, encoding="utf-8")
+    os.replace(draft, path)
+
+
+def read_status(folder: Path) -> Status | None:
+    """None: the run is not over (or left no readable status)."""
+    try:
+        fields = json.loads((folder / "status.json").read_text(encoding="utf-8"))
+        return Status(**{**fields, "unmoved": tuple(fields["unmoved"])})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+class RunDir:
+    """The open folder of a run in training."""
+
+    FILES = {"steps.csv": StepRow, "layers.csv": LayerRow, "events.csv": EventRow}
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._files: dict[str, TextIO] = {}
+
+    def begin(self, config_yaml: str, env: Mapping[str, Any]) -> Self:
+        """A fresh start: what an earlier, unfinished try left in the folder goes."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        for name in ("status.json", "error.txt", "checkpoint.pt"):
+            (self.path / name).unlink(missing_ok=True)
+        write_atomically(self.path / "config.yaml", config_yaml)
+        write_atomically(self.path / "env.json", strict_json(env))
+        for name, row_type in self.FILES.items():
+            file = (self.path / name).open("w", encoding="utf-8", newline="")
+            self._files[name] = file
+            file.write(line(header(row_type)))
+            file.flush()
+        return self
+
+    def write(self, record: Record) -> None:
+        """A step's rows, whole, flushed once."""
+        for name, rows in zip(
+            self.FILES, ([record.step], record.layers, record.events), strict=True
+        ):
+            if rows:
+                fields = header(self.FILES[name])
+                text = "".join(line(getattr(row, f) for f in fields) for row in rows)
+                self._files[name].write(text)
+                self._files[name].flush()
+
+    def finish(self, status: Status) -> None:
+        self.close()
+        write_atomically(self.path / "status.json", strict_json(asdict(status)))
+
+    def close(self) -> None:
+        while self._files:
+            self._files.popitem()[1].close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def last_step(folder: Path) -> tuple[int, str] | None:
+    """Step and loss (as text) of the last whole row of steps.csv, read from its end."""
+    try:
+        with (folder / "steps.csv").open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 1000))
+            tail = file.read().decode("utf-8", "replace")
+    except OSError:
+        return None
+    rows = tail[: tail.rfind("\n")].splitlines()
+    cells = rows[-1].split(",") if rows else []
+    if len(cells) != len(header(StepRow)) or not cells[0].isdigit():
+        return None
+    return int(cells[0]), cells[4]

@@ -1,0 +1,88 @@
+"""One run from its config to its folder; what a worker process does."""
+
+import signal
+import traceback
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from ..config import Data, RunConfig
+from ..data import Corpus, load
+from ..errors import UserError
+from ..model.init import build
+from ..sweep import dump, resolved
+from ..train.loop import State, set_up, train
+from . import checkpoint
+from .environment import environment
+from .rundir import RunDir, Status
+
+
+def ignore_interrupts() -> None:
+    """Ctrl-C reaches the whole process group; the parent alone decides what it means."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@lru_cache(maxsize=4)
+def _corpus(data_json: str) -> Corpus:
+    return load(Data.model_validate_json(data_json))
+
+
+def train_run(folder: str, config: RunConfig, device: str, data_sha256: str) -> Status:
+    """Train one run into its folder. An exception becomes status failed with its traceback in
+    error.txt; it never leaves this function."""
+    run = RunDir(Path(folder))
+    state: State | None = None
+    try:
+        corpus = _corpus(config.data.model_dump_json())
+        if corpus.sha256 != data_sha256:
+            raise UserError("data: the text changed after the sweep was planned; run it again")
+        state = set_up(config, corpus, device)
+        seconds = 0.0
+        with run.begin(dump(resolved(config)), environment(state, corpus, device)):
+            for record in train(state):
+                run.write(record)
+                seconds = record.step.seconds
+            if config.measure.keep != "none" and _finite(state):
+                checkpoint.save(run.path, state)
+            status = Status(
+                status="finished",
+                steps_done=state.steps_done,
+                seconds=seconds,
+                first_bad_step=state.first_bad_step,
+                unmoved=tuple(_unmoved(state, len(corpus.vocabulary))),
+            )
+            run.finish(status)
+    except Exception as error:  # whatever happens to this run must not stop the others
+        status = record_failure(run.path, f"{type(error).__name__}: {error}", state)
+    return status
+
+
+def record_failure(path: Path, why: str, state: State | None = None) -> Status:
+    """Status failed, and the traceback of the exception being handled, if any, in error.txt."""
+    why = why.splitlines()[0][:500]
+    status = Status("failed", steps_done=state.steps_done if state else 0, error=why)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
+        RunDir(path).finish(status)
+    except OSError:  # a full disk: the missing status.json reads as interrupted, never as finished
+        pass
+    return status
+
+
+def _finite(state: State) -> bool:
+    return all(bool(torch.isfinite(p).all()) for p in state.model.parameters())
+
+
+def _unmoved(state: State, vocabulary: int) -> list[str]:
+    """Tensors bit-identical to their start, which is drawn anew from the seed."""
+    start = build(state.config.model, vocabulary, state.config.seed.init)
+    start.to(dtype=state.format.weights)
+    return [
+        name
+        for (name, now), (_, then) in zip(
+            state.model.named_parameters(), start.named_parameters(), strict=True
+        )
+        if torch.equal(now.detach().cpu(), then)
+    ]
