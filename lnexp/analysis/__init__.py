@@ -1,0 +1,1 @@
+"""The reading half: run folders in, frames and verdicts out. Never imports torch."""

@@ -1,0 +1,187 @@
+"""Results from disk: one row a run, and tidy step, layer and event frames read when asked for."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lnexp.analysis.runfolder import TABLES, BrokenRun, read_config
+from lnexp.analysis.runscsv import Row, frame, is_locked, row_of, save, sweep_rows
+from lnexp.analysis.table import BrokenTable, empty_table, read_table
+from lnexp.errors import UserError
+from lnexp.rows import header
+
+
+@dataclass
+class Results:
+    """Runs of one or more sweeps, in grid order."""
+
+    runs: pd.DataFrame  # sweep, folder, then the columns of runs.csv
+    axes: dict[str, list[str]]  # of each sweep, dotted
+    questions: dict[str, str]
+    dropped: list[Path] = field(default_factory=list)  # on disk, no longer a point of the sweep
+    notes: list[str] = field(default_factory=list)  # what was left out or could not be read
+
+    def steps(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        return self._table("steps", columns)
+
+    def layers(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        return self._table("layers", columns)
+
+    def events(self) -> pd.DataFrame:
+        return self._table("events", None)
+
+    def _table(self, name: str, columns: Sequence[str] | None) -> pd.DataFrame:
+        """All runs' rows with `run` and `sweep` first; only the asked columns are parsed."""
+        row_type = TABLES[name]
+        if unknown := set(columns or []) - set(header(row_type)):
+            raise KeyError(f"{name}.csv has no column {', '.join(sorted(unknown))}")
+        asked = None if columns is None else list(columns)
+        found, lengths = [empty_table(row_type, asked)], []
+        for folder in self.runs["folder"]:
+            part = self._read(Path(folder) / f"{name}.csv", row_type, asked)
+            found.append(part)
+            lengths.append(len(part))
+        rows = pd.concat(found, ignore_index=True)
+        codes = pd.Series(range(len(lengths)), dtype="int64").repeat(lengths).to_numpy()
+        for at, key in enumerate(("run", "sweep")):
+            labels = pd.Categorical(self.runs[key])
+            rows.insert(at, key, labels.take(codes))
+        return rows
+
+    def _read(self, path: Path, row_type: type, columns: list[str] | None) -> pd.DataFrame:
+        """A table that is not there yet, or is broken (which is noted), has no rows."""
+        notes: list[str] = []
+        try:
+            part, notes = read_table(path, row_type, columns)
+        except (BrokenTable, OSError) as problem:
+            part = empty_table(row_type, columns)
+            if isinstance(problem, BrokenTable):
+                notes = [str(problem)]
+        self.notes += [note for note in notes if note not in self.notes]
+        return part
+
+
+def load(path: str | Path) -> Results:
+    """results/ (many sweeps), one sweep folder or one run folder."""
+    path = Path(path)
+    if not path.exists():
+        raise UserError(f"{path}: not found; expected results/, a sweep folder or a run folder")
+    if (path / "points.json").is_file():
+        return _collect([path])
+    if (path / "config.yaml").is_file():
+        return _one_run(path)
+    sweeps = sorted(file.parent for file in path.glob("*/points.json"))
+    if not sweeps:
+        raise UserError(
+            f"{path}: no results here: neither points.json (a sweep), config.yaml (a run) "
+            "nor sweep folders" + _hint(path)
+        )
+    return _collect(sweeps)
+
+
+def write_runs_csv(sweep: str | Path) -> Path:
+    """Make runs.csv anew, whatever is there."""
+    sweep = Path(sweep)
+    points = _read_points(sweep)
+    locked = is_locked(sweep)
+    rows = [row_of(sweep / "runs" / p["run"], p, locked)[0] for p in points["runs"]]
+    try:
+        save(sweep, rows, points)
+    except OSError as problem:
+        raise UserError(f"{sweep / 'runs.csv'}: cannot be written: {problem.strerror}") from None
+    return sweep / "runs.csv"
+
+
+def _hint(path: Path) -> str:
+    for above in path.resolve().parents[:2]:
+        if (above / "points.json").is_file():
+            return f"; the sweep folder is {above}"
+    return ""
+
+
+def _collect(sweeps: list[Path]) -> Results:
+    results = Results(frame([]), {}, {})
+    parts: list[tuple[Path, list[Row]]] = []
+    for sweep in sweeps:
+        try:
+            points = _read_points(sweep)
+        except UserError as problem:
+            if len(sweeps) == 1:
+                raise
+            results.notes += problem.problems
+            continue
+        rows, notes, changed = sweep_rows(sweep, points)
+        if changed:
+            _try_to_save(sweep, rows, points)
+        results.notes += notes
+        results.axes[sweep.name] = points["axes"]
+        results.questions[sweep.name] = points.get("question", "")
+        results.dropped += sorted(_dropped(sweep, points))
+        parts.append((sweep, rows))
+    results.runs = _runs(parts)
+    return results
+
+
+def _one_run(folder: Path) -> Results:
+    """A run folder, with its sweep's axes where it still lies in one."""
+    folder = folder.resolve()
+    sweep = folder.parent.parent
+    results = Results(frame([]), {}, {})
+    points: dict[str, Any] = {"axes": [], "runs": []}
+    if folder.parent.name == "runs" and (sweep / "points.json").is_file():
+        points = _read_points(sweep)
+    point = next((point for point in points["runs"] if point["run"] == folder.name), None)
+    if point is None:  # dropped from its sweep, or copied somewhere: its config says it all
+        try:
+            _, seeds = read_config(folder)
+        except BrokenRun as problem:
+            raise UserError(str(problem)) from None
+        point = {**seeds, "settings": {}}
+    row, results.notes = row_of(folder, point, is_locked(sweep))
+    results.axes[sweep.name] = points["axes"]
+    results.questions[sweep.name] = points.get("question", "")
+    results.runs = _runs([(sweep, [row])])
+    results.runs["folder"] = str(folder)
+    return results
+
+
+def _runs(parts: list[tuple[Path, list[Row]]]) -> pd.DataFrame:
+    runs = frame([row for _, rows in parts for row in rows])
+    sweeps = [sweep for sweep, rows in parts for _ in rows]
+    runs.insert(0, "sweep", pd.Series([sweep.name for sweep in sweeps], dtype=str))
+    folders = [str(sweep / "runs" / run) for sweep, run in zip(sweeps, runs["run"], strict=True)]
+    runs.insert(1, "folder", pd.Series(folders, dtype=str))
+    return runs
+
+
+def _read_points(sweep: Path) -> dict[str, Any]:
+    path = sweep / "points.json"
+    try:
+        points = json.loads(path.read_text(encoding="utf-8"))
+        for point in points["runs"]:
+            _ = point["run"], point["seed_init"], point["seed_data"], point["settings"]
+        return {**points, "axes": list(points["axes"])}
+    except OSError as problem:
+        raise UserError(f"{path}: {problem.strerror}; expected a sweep folder") from None
+    except (ValueError, KeyError, TypeError):
+        raise UserError(
+            f"{path}: not a list of points; `lnexp run` of the sweep's config writes it anew"
+        ) from None
+
+
+def _dropped(sweep: Path, points: dict[str, Any]) -> Iterator[Path]:
+    kept = {point["run"] for point in points["runs"]}
+    for folder in (sweep / "runs").glob("*"):
+        if folder.is_dir() and folder.name not in kept:
+            yield folder
+
+
+def _try_to_save(sweep: Path, rows: list[Row], points: dict[str, Any]) -> None:
+    """runs.csv saves time; a folder that may only be read is still read."""
+    with suppress(OSError):
+        save(sweep, rows, points)

@@ -1,0 +1,149 @@
+"""Pictures over the grid of a sweep: gradient ratio and end gap against depth, verdict map."""
+
+# pandas' own types call every selection "Series | DataFrame | ndarray": nothing to learn there.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportReturnType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lnexp.present import frames
+from lnexp.present.grid import (
+    DEPTH,
+    PLACEMENT,
+    Look,
+    axis_texts,
+    choose_look,
+    dress,
+    in_order,
+    in_words,
+    is_numeric,
+    short_key,
+    varying,
+)
+from lnexp.present.overview import lanes, over_axis, verdict_map
+from lnexp.present.page import legend_beside, page
+from lnexp.present.scale import Kind, Scale, scale_for
+from lnexp.present.style import palette, plain, spread, strokes
+from lnexp.present.subject import FACETS, Sweep, cut, nothing
+
+DOTS = "Dots: one run each; lines: medians over the seeds, of runs that went finite to their end."
+MAP_ROWS, MAP_COLUMNS = 80, 24
+
+
+def along(runs: pd.DataFrame, sweep: Sweep) -> str:
+    """The axis drawn along x: depth, else the first that is a number, else the first."""
+    free = varying(runs, sweep.axes)
+    if DEPTH in free or not free:
+        return DEPTH
+    numeric = [axis for axis in free if is_numeric(axis_texts(runs, axis))]
+    return (numeric or free)[0]
+
+
+def gradient_ratio(sweep: Sweep) -> Figure:
+    none = sweep.ended.iloc[:0]
+    return _against_axis(
+        sweep,
+        "first / last block gradient norm",
+        {"grad_ratio_step0": ("at step 0", none), "grad_ratio_end": ("at the end", sweep.ended)},
+        ylabel="first / last block",
+        references={"first = last": 1.0},
+        log=True,
+    )
+
+
+def end_gap(sweep: Sweep) -> Figure:
+    return _against_axis(
+        sweep,
+        "end gap (loss minus that of guessing by letter frequency)",
+        {"end_gap": ("median of the last steps", sweep.ended)},
+        ylabel="end gap (nats)",
+        references={"as good as letter frequencies": 0.0},
+        log=False,
+    )
+
+
+def _against_axis(
+    sweep: Sweep,
+    what: str,
+    columns: Mapping[str, tuple[str, pd.DataFrame]],
+    *,
+    ylabel: str,
+    references: Mapping[str, float],
+    log: bool,
+) -> Figure:
+    """A row of panels for each column of the runs, a panel for each combination left over."""
+    runs, x = sweep.runs, along(sweep.runs, sweep)
+    what = f"{what} over {short_key(x)}"
+    look = choose_look(runs, sweep.axes, sweep.by, sweep.style, taken=x)
+    dressed, texts = dress(runs, look), axis_texts(runs, x)
+    drawn = {
+        column: frames.points(runs, dressed, texts, column, ended)
+        for column, (_, ended) in columns.items()
+    }
+    every = list(dict.fromkeys(dressed["facet"]))
+    facets = spread(every, max(1, FACETS // len(columns)))
+    together = pd.concat(drawn.values(), ignore_index=True)
+    absent = frames.not_shown(dressed, together["run"])
+    if not len(together):
+        return nothing(sweep, what, "not measured in any run", absent)
+    scale = _scale(together, references, log)
+    fig, panels = page(len(facets) * len(columns), 1, 9.5, 3.0)
+    for i, facet in enumerate(facets):
+        for j, (column, (when, _)) in enumerate(columns.items()):
+            ax: Axes = panels[i * len(columns) + j, 0]
+            here = drawn[column][drawn[column]["facet"] == facet]
+            over_axis(
+                here,
+                ax,
+                values=in_order(texts),
+                labels=frames.counted(here, dressed[dressed["facet"] == facet]),
+                colours=palette(list(dressed["hue"])),
+                dashes=strokes(list(dressed["dash"])),
+                references=references,
+                scale=scale,
+            )
+            title = ", ".join(filter(None, (facet, when)))
+            ax.set(ylabel=ylabel, xlabel=short_key(x), title=plain(title))
+            legend_beside(ax)
+    return sweep.title(fig, what, DOTS, absent, cut(len(facets), len(every), "settings"))
+
+
+def _scale(points: pd.DataFrame, references: Mapping[str, float], log: bool) -> Scale:
+    values = points["value"].to_numpy(dtype=float)
+    far = np.abs(values[np.isfinite(values)]).max(initial=0.0)
+    # A diverged run's gap may be in the thousands; near 0 the scale stays as good as linear.
+    kind: Kind = "log" if log else "asinh" if far > 20 else "linear"
+    return scale_for(values, kind, lanes=lanes(points), include=tuple(references.values()))
+
+
+def verdicts(sweep: Sweep) -> Figure:
+    what = "verdicts of the grid"
+    runs = sweep.runs
+    if not len(runs):
+        return nothing(sweep, what, "this sweep has no runs")
+    free = varying(runs, sweep.axes)
+    down = [axis for axis in free if axis == sweep.look.colour]
+    across = sorted((axis for axis in free if axis not in down), key=lambda a: a != PLACEMENT)
+    if len(_in_order(runs, across)) > max(8, len(_in_order(runs, down))):
+        down, across = across, down  # a long table reads better than a wide one
+    every_row, every_column = _in_order(runs, down), _in_order(runs, across)
+    rows, columns = spread(every_row, MAP_ROWS), spread(every_column, MAP_COLUMNS)
+    counts = frames.outcome_counts(runs, in_words(runs, down), in_words(runs, across))
+    counts = counts[counts["row"].isin(rows) & counts["column"].isin(columns)]
+    height = min(0.55, max(0.34, 8 / len(rows)))  # inches a row
+    fig, panels = page(1, 1, 2.8 + 1.3 * len(columns), 0.8 + height * len(rows))
+    words = frames.outcome_words(runs)
+    verdict_map(counts, panels[0, 0], rows=rows, columns=columns, labels=words)
+    legend_beside(panels[0, 0])
+    more = (cut(len(rows), len(every_row), "rows"), cut(len(columns), len(every_column), "columns"))
+    return sweep.title(fig, what, "Each cell: its runs (seeds) by verdict.", *more)
+
+
+def _in_order(runs: pd.DataFrame, axes: Sequence[str]) -> list[str]:
+    """The combinations of these axes in words, in the order of their values."""
+    return list(dict.fromkeys(dress(runs, Look(facets=tuple(axes)))["facet"]))

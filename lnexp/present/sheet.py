@@ -1,0 +1,110 @@
+"""A table of texts, laid out for a terminal of any width or for LaTeX."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+TEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#",
+        "%": r"\%", "_": r"\_", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
+        "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Column:
+    head: str
+    cells: list[str]
+    number: bool = False  # aligned right
+    rank: int = 0  # where there is no room, the column of the highest rank goes first; 0 stays
+    wraps: bool = False  # between words; a number or a name never does
+
+    @property
+    def least(self) -> int:
+        """The longest word, or the longest text: a narrower column would cut it."""
+        if not self.wraps:
+            return self.most
+        return max(cell_len(w) for t in (self.head, *self.cells) for w in t.split() or [""])
+
+    @property
+    def most(self) -> int:
+        return max(cell_len(text) for text in (self.head, *self.cells))
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A title, columns of texts and lines below. Texts are never read as markup."""
+
+    title: str
+    columns: list[Column]
+    below: list[str] = field(default_factory=list)
+    whole: str = "--csv"  # the option that prints every column
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        room = options.max_width
+        columns = fitting(self.columns, room)
+        yield Text(self.title, style="bold")
+        table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
+        for column, width in zip(columns, widths(columns, room), strict=True):
+            table.add_column(
+                Text(column.head),
+                width=width,
+                justify="right" if column.number else "left",
+                overflow="fold",
+            )
+        for row in zip(*(column.cells for column in columns), strict=True):
+            table.add_row(*map(Text, row))
+        yield table
+        left_out = [column.head for column in self.columns if column not in columns]
+        if left_out:
+            yield Text(f"No room for: {', '.join(left_out)} ({self.whole} has all).", style="dim")
+        yield from (Text(text, style="dim") for text in self.below)
+        yield Text()
+
+    def tex(self) -> str:
+        """A tabular environment (booktabs)."""
+        kinds = "".join("r" if column.number else "l" for column in self.columns)
+        rows = zip(*(column.cells for column in self.columns), strict=True)
+        lines = [
+            *(f"% {text}" for text in (self.title, *self.below)),
+            rf"\begin{{tabular}}{{{kinds}}}",
+            r"\toprule",
+            _tex_row(column.head for column in self.columns),
+            r"\midrule",
+            *map(_tex_row, rows),
+            r"\bottomrule",
+            r"\end{tabular}",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def _tex_row(texts: Iterable[str]) -> str:
+    return " & ".join(text.translate(TEX) for text in texts) + r" \\"
+
+
+def fitting(columns: list[Column], room: int) -> list[Column]:
+    """The columns that fit side by side."""
+    kept = list(columns)
+    while sum(column.least + 1 for column in kept) - 1 > room:
+        spare = max(kept, key=lambda column: column.rank)
+        if spare.rank == 0:
+            break
+        kept.remove(spare)
+    return kept
+
+
+def widths(columns: list[Column], room: int) -> list[int]:
+    """Each column its least; the rest so that as many columns as can be need not wrap."""
+    found = [column.least for column in columns]
+    spare = room - sum(found) - (len(found) - 1)
+    for i in sorted(range(len(columns)), key=lambda i: columns[i].most - found[i]):
+        more = max(0, min(spare, columns[i].most - found[i]))
+        found[i] += more
+        spare -= more
+    return found

@@ -1,0 +1,278 @@
+"""Whole sweeps through plot_sweep: files, failures in words, headless, nothing left open."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from lnexp.analysis.load import load
+from lnexp.config import Model, RunConfig
+from lnexp.errors import UserError
+from lnexp.present import plots
+from lnexp.present.page import house_style
+from lnexp.present.plots import PICTURES, plot_sweep
+from lnexp.present.subject import Sweep
+from lnexp.rows import LayerRow
+from tests.analysis.folders import curve, step_rows, write_points, write_run
+from tests.present import plot_frames
+
+HERE = Path(__file__).parent
+
+
+def draw(made: plot_frames.Made, kind: str, **wishes) -> Figure:
+    with house_style():
+        figure = PICTURES[kind](Sweep(*made.frames(), name="made", **wishes))
+        figure.draw_without_rendering()
+    return figure
+
+
+def words(figure: Figure) -> str:
+    """Every text of the picture, lines joined."""
+    return "\n".join(" ".join(t.get_text().split()) for t in figure.findobj(Text) if t.get_text())
+
+
+def caption(figure: Figure) -> str:
+    """The lines above and below the panels as one."""
+    return " ".join(text.get_text() for text in figure.texts)
+
+
+def told(text: str):
+    pytest.fail(f"a plot failed: {text}")
+
+
+MADE = {
+    "quickstart": lambda: plot_frames.quickstart(seeds=2, steps=30),
+    "four fates": plot_frames.four_fates,
+    "mixed": plot_frames.mixed,
+    "one step, one block": plot_frames.one_run,
+    "level off": lambda: plot_frames.one_run(steps=5, grads=False),
+    "no runs": plot_frames.nothing,
+}
+
+
+@pytest.mark.parametrize("made", MADE.values(), ids=MADE)
+def test_every_sweep_gets_every_picture(made, tmp_path):
+    paths = plot_sweep(*made().frames(), tmp_path / "plots", name="s", formats=["png"], warn=told)
+    assert [p.name for p in paths] == [f"{kind}.png" for kind in PICTURES]
+    assert sorted(p.name for p in (tmp_path / "plots").iterdir()) == sorted(p.name for p in paths)
+
+
+def test_pictures_open_no_window_and_leave_no_figure_whatever_the_environment(tmp_path):
+    code = (
+        "import sys, pathlib; from tests.present import plot_frames\n"
+        "from lnexp.present.plots import plot_sweep\n"
+        f"out = plot_sweep(*plot_frames.thirty().frames(), pathlib.Path({str(tmp_path)!r}),"
+        " name='s', formats=['png'])\n"
+        "assert len(out) == 6, out\n"
+        "assert 'torch' not in sys.modules and 'tkinter' not in sys.modules\n"
+        # Without pyplot there is no list of open figures to leak into.
+        "assert 'matplotlib.pyplot' not in sys.modules\n"
+    )
+    env = os.environ | {"MPLBACKEND": "TkAgg", "DISPLAY": "nowhere:1"}
+    env["PYTHONPATH"] = str(HERE.parents[1])
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_failing_plot_never_stops_the_others(tmp_path, monkeypatch):
+    def broken(sweep):
+        raise RuntimeError("no ink\nleft")
+
+    monkeypatch.setitem(plots.PICTURES, "loss", broken)
+    said = []
+    paths = plot_sweep(
+        *plot_frames.one_run().frames(), tmp_path, name="s", formats=["svg"], warn=said.append
+    )
+    assert len(paths) == len(PICTURES) - 1
+    assert len(said) == 1 and "loss" in said[0] and "RuntimeError: no ink" in said[0]
+
+
+def test_the_same_results_give_the_same_files(tmp_path):
+    for folder in ("a", "b"):
+        made = plot_frames.mixed()
+        plot_sweep(*made.frames(), tmp_path / folder, name="s", formats=["svg"], warn=told)
+    for kind in PICTURES:
+        assert (tmp_path / f"a/{kind}.svg").read_bytes() == (
+            tmp_path / f"b/{kind}.svg"
+        ).read_bytes()
+
+
+def test_an_axis_or_format_that_is_not_there_is_named(tmp_path):
+    frames = plot_frames.quickstart(seeds=1, steps=2).frames()
+    with pytest.raises(UserError, match="--by warmup.*model.depth, model.placement"):
+        plot_sweep(*frames, tmp_path, name="s", by="warmup")
+    with pytest.raises(UserError, match="gif.*png, svg"):
+        plot_sweep(*frames, tmp_path, name="s", formats=["gif"])
+
+
+@pytest.mark.parametrize("kind", PICTURES)
+def test_no_text_that_a_user_wrote_is_read_as_a_formula(kind, tmp_path):
+    made = plot_frames.mixed()
+    for row in made.rows:
+        row["model.norm"] = "a_{$x^$"
+    figure = draw(made, kind)
+    assert all(t.get_text() for t in figure.texts[:2])
+    figure.savefig(tmp_path / "x.png")  # an unbalanced formula would raise here
+    assert figure.texts[1]._preprocess_math(figure.texts[1].get_text())[1] is False
+
+
+@pytest.mark.parametrize("kind", [kind for kind in PICTURES if kind != "verdicts"])
+def test_all_four_fates_are_in_every_picture(kind):
+    figure = draw(plot_frames.four_fates(), kind)
+    text = words(figure)
+    lines = [line for ax in figure.axes for line in ax.lines]
+    assert "not finite" in text
+    assert any(line.get_marker() == "X" and len(line.get_xdata()) for line in lines), "NaN"
+    if kind not in ("gradient_by_layer", "gradient_ratio"):
+        assert any(line.get_marker() == "^" and len(line.get_xdata()) for line in lines), "Inf"
+    if kind.startswith("gradient"):
+        assert "exactly 0" in text
+    if kind not in ("gradient_ratio", "end_gap"):
+        assert "NaN at step 0 (1 run)" in text and "Inf at step 7 (1 run)" in text
+
+
+def test_the_verdict_map_writes_counts_and_shows_a_mix():
+    figure = draw(plot_frames.mixed(), "verdicts")
+    text = words(figure)
+    for cell in ("2 of 2 learned", "1 of 4 stalled", "2 of 4 nonfinite", "1 of 4 failed"):
+        assert cell in text
+    assert "2 of 2 pending" in text
+    assert "stalled within 60 steps: 1 run" in text  # never without its horizon
+    widths = {round(p.get_width(), 1) for p in figure.axes[0].patches if p.get_height() > 0}
+    assert widths == {1.0, 0.2, 0.5}  # the whole cell, a quarter and a half
+
+
+def test_runs_without_data_are_named():
+    assert "2 of 10 runs not shown: 2 pending." in caption(draw(plot_frames.mixed(), "loss"))
+    level_off = plot_frames.one_run(steps=5, grads=False)
+    text = words(draw(level_off, "gradient_by_layer"))
+    assert "no gradient was read by layer" in text and "1 of 1 run not shown" in text
+
+
+def test_labels_say_how_many_runs_of_how_many():
+    text = words(draw(plot_frames.mixed(), "loss"))
+    assert "depth 100, pre: 2 of 2 to the end" in text
+    assert "depth 100, post: 1 of 4 to the end; NaN at step 20 (1 run)" in text
+    assert "failed after step 29 (1 run)" in text
+
+
+def test_thirty_runs_have_thirty_colours_and_a_legend_in_order_that_is_cut():
+    axes = draw(plot_frames.thirty(), "loss").axes[0]
+    curves = [line for line in axes.lines if len(line.get_xdata()) == 30]
+    assert len({line.get_color() for line in curves}) == 30
+    entries = [t.get_text() for t in axes.get_legend().get_texts()]
+    rates = [float(entry.split()[1].rstrip(":")) for entry in entries if entry.startswith("lr")]
+    assert rates == sorted(rates) and len(rates) == 12
+    assert entries[2].startswith("lr 1e-05: 1 of 1") and entries[-1] == "and 18 more"
+    box = axes.get_legend().get_window_extent()
+    assert box.x0 >= axes.get_window_extent().x1  # outside: it hides no curve
+
+
+def test_nothing_is_averaged_over_different_settings():
+    figure = draw(plot_frames.quickstart(seeds=2, steps=10), "loss")
+    assert [ax.get_title() for ax in figure.axes] == ["with residual", "without residual"]
+    entries = [t.get_text() for t in figure.axes[1].get_legend().get_texts()]
+    assert entries[2:] == [f"depth {depth}, pre: 2 of 2 to the end" for depth in (2, 8, 24)]
+
+
+def test_blocks_are_counted_in_words():
+    text = words(draw(plot_frames.quickstart(seeds=1, steps=3), "gradient_over_steps"))
+    for place in ("first: block 1 of 24 (layer 0)", "middle: block 13 of 24 (layer 12)",
+                  "last: block 24 of 24 (layer 23)"):  # fmt: skip
+        assert place in text
+
+
+def test_a_profile_shows_the_steps_asked_for():
+    made = plot_frames.quickstart(seeds=1, steps=30)
+    asked = words(draw(made, "gradient_by_layer", at_steps=[3, 11]))
+    assert {"step 3", "step 11", "last reading of each run"} <= set(asked.split("\n"))
+    assert "step 5" not in asked.split("\n")
+    assert {"step 0", "step 5", "step 20"} <= set(
+        words(draw(made, "gradient_by_layer")).split("\n")
+    )
+
+
+def test_reference_lines_are_the_uniform_guess_and_the_letter_frequencies():
+    axes = draw(plot_frames.one_run(steps=5), "loss").axes[0]
+    flat = {line.get_label(): line.get_ydata()[0] for line in axes.lines if len(line.get_xdata())}
+    assert flat["ln V, a uniform guess: 4.57"] == plot_frames.LN_V
+    assert flat["guessing by letter frequency (H1): 3.25"] == plot_frames.H1
+
+
+def test_the_title_carries_the_settings_it_holds_for():
+    figure = draw(plot_frames.quickstart(seeds=2, steps=2), "loss")
+    assert figure.texts[0].get_text() == "made: loss over steps"
+    assert "init xavier · lr 0.001 · warm-up 0 · 200 steps · batch 8" in words(figure)
+    assert "seeds 0, 1" in words(figure)
+
+
+@pytest.mark.parametrize("kind", PICTURES)
+def test_no_text_lies_on_another(kind):
+    figure = draw(plot_frames.quickstart(seeds=2, steps=30), kind)
+    boxes = [
+        (t.get_text(), t.get_window_extent())
+        for t in figure.findobj(Text)
+        if t.get_visible() and t.get_text().strip()
+    ]
+    # Axis labels and ticks that the layout hides have no place on the page.
+    shown = {text: box for text, box in boxes if box.width > 0}
+    for i, (one, a) in enumerate(shown.items()):
+        for other, b in list(shown.items())[i + 1 :]:
+            assert not _overlap(a, b), f"{one!r} lies on {other!r}"
+
+
+def _overlap(a, b) -> bool:
+    return min(a.x1, b.x1) - max(a.x0, b.x0) > 1 and min(a.y1, b.y1) - max(a.y0, b.y0) > 1
+
+
+def test_a_huge_loss_turns_the_scale_and_stays_in_the_picture():
+    made = plot_frames.one_run(steps=5)
+    made.steps[2] = (*made.steps[2][:2], 1e30, *made.steps[2][3:])
+    made.rows[0]["end_gap"] = 1e30
+    axes = draw(made, "loss").axes[0]
+    assert axes.get_yscale() == "log" and axes.get_ylim()[1] > 1e30
+    assert draw(made, "end_gap").axes[0].get_ylim()[1] > 1e30
+
+
+def test_categorical_run_columns_do_not_bring_back_absent_runs():
+    runs, steps, layers, axes = plot_frames.mixed().frames()
+    for frame in (steps, layers):
+        frame["run"] = pd.Categorical(frame["run"], categories=list(runs["run"]))
+    with house_style():
+        figure = PICTURES["loss"](Sweep(runs, steps, layers, axes, name="made"))
+    assert "2 of 10 runs not shown: 2 pending." in caption(figure)
+    assert np.isfinite(figure.axes[0].get_ylim()).all()
+
+
+def test_results_on_disk_are_drawn_with_the_pending_and_the_nan_run(tmp_path):
+    sweep = tmp_path / "made"
+    write_points(sweep, [(f"d{d}", 0, {"model.depth": d}) for d in (1, 2, 4)])
+    for depth, end in ((1, -0.5), (2, np.nan)):
+        loss, unigram = curve(np.linspace(0.5, end, 30) if depth == 1 else [0.5, end])
+        layers = [
+            LayerRow(step, layer, part, 0.1, 1.0, 0.01, 0.0)
+            for step in range(len(loss))
+            for layer in range(depth)
+            for part in ("attn", "mlp")
+        ]
+        config = RunConfig(model=Model(depth=depth))
+        write_run(sweep, f"d{depth}", config, step_rows(loss, unigram), layers)
+    results = load(sweep)
+    axes = results.axes["made"]
+    paths = plot_sweep(
+        results.runs, results.steps(), results.layers(), axes, tmp_path / "plots", name="made",
+        formats=["png"], warn=told,
+    )  # fmt: skip
+    assert len(paths) == len(PICTURES)
+    made = Sweep(results.runs, results.steps(), results.layers(), axes, name="made")
+    with house_style():
+        text = caption(PICTURES["loss"](made))
+        labels = PICTURES["loss"](made).axes[0].get_legend_handles_labels()[1]
+    assert "1 of 3 runs not shown: 1 pending." in text and "lr 0.001" in text
+    assert any("NaN at step 1" in " ".join(label.split()) for label in labels)

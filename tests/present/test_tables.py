@@ -1,0 +1,173 @@
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from lnexp.analysis.cells import all_cells
+from lnexp.analysis.load import load
+from lnexp.config import Model, RunConfig
+from lnexp.present.sheet import Column, Sheet, fitting, widths
+from lnexp.present.tables import (
+    as_csv,
+    as_json,
+    as_tex,
+    cells_table,
+    figure,
+    ratio,
+    runs_table,
+)
+from lnexp.rows import LayerRow
+from tests.analysis.folders import curve, step_rows, write_points, write_run
+
+AXES = ("model.depth", "model.placement", "model.residual")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Pre-LN learned, Post-LN stalled by a vanished gradient, one run NaN, one failed, one not run.
+
+    What a run is made of here comes from its numbers; nothing reads the names.
+    """
+    sweep = tmp_path_factory.mktemp("results") / "demo_50%"
+    points = []
+    for placement in ("pre", "post"):
+        for seed in range(4):
+            run = f"{placement}-layernorm-d24-w64-s{seed}-0123abcd"
+            settings = dict(zip(AXES, (24, placement, True), strict=True))
+            points.append((run, seed, settings))
+            config = RunConfig(model=Model(depth=24, placement=placement))
+            gap = np.full(200, -0.5 if placement == "pre" else 0.01)
+            first = 0.5 if placement == "pre" else 3e-6
+            layers = [
+                LayerRow(0, 0, "attn", first, 1.0, 0.1),
+                LayerRow(0, 23, "mlp", 1.0, 1.0, 0.2),
+            ]
+            loss, unigram = curve(gap, seed)
+            status = {}
+            if (placement, seed) == ("post", 1):
+                loss[7], status = float("nan"), {"first_bad_step": 7}
+            if (placement, seed) == ("post", 2):
+                status = {"status": "failed", "error": "out of memory"}
+            if (placement, seed) != ("post", 3):
+                write_run(sweep, run, config, step_rows(loss, unigram), layers, **status)
+    write_points(sweep, points, AXES, question="Where does [bold]Post-LN[/bold] stop?")
+    (sweep / "runs" / "dropped-one").mkdir()
+    return load(sweep)
+
+
+def shown(table, width):
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    console.print(table)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def words(text):
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_no_line_is_too_wide_and_no_verdict_is_cut(results, width):
+    for table, verdicts in [
+        (runs_table(results), ["learned", "nonfinite", "stalled", "failed", "pending"]),
+        (cells_table(results), ["learned", "nonfinite", "stalled", "failed", "pending"]),
+    ]:
+        text = shown(table, width)
+        assert max(map(len, text.splitlines())) <= width
+        assert all(verdict in text for verdict in verdicts)
+        assert "…" not in text
+
+
+def test_a_stalled_run_is_printed_with_its_horizon_and_its_cause(results):
+    text = words(shown(runs_table(results), 200))
+    assert "stalled within 200 steps" in text
+    assert "vanishing" in text and "3.0e-06" in text
+
+
+def test_the_evidence_of_a_cause_stands_in_the_csv(results):
+    assert "vanishing: first/last block gradient 3e-06, update 0.5" in as_csv(results.runs)
+
+
+def test_names_in_brackets_are_text_not_markup(results):
+    assert "Where does [bold]Post-LN[/bold] stop?" in words(shown(runs_table(results), 80))
+
+
+def test_dropped_run_folders_are_named(results):
+    text = shown(cells_table(results), 80)
+    assert "dropped-one" in text
+
+
+def test_a_cell_says_how_many_of_its_runs_its_numbers_are_of(results):
+    text = words(shown(cells_table(results), 250))
+    assert "24 post true 3 of 4" not in text  # the failed run did not finish
+    assert "24 post true 2 of 4" in text
+    assert "1 nonfinite, 1 stalled within 200 steps, 1 failed, 1 pending" in text
+    assert "1 of 4" in text
+    assert "1.00 [0.34,1.00]" in text and "0.00 [0.00,0.49]" in text
+    assert "3.250" in text and "2.722..2.764" in text
+
+
+def test_columns_without_room_are_named(results):
+    assert "No room for:" in shown(cells_table(results), 80)
+    assert "No room for:" not in shown(cells_table(results), 200)
+
+
+def test_json_is_strict_and_tells_nan_from_not_measured(results):
+    def refuse(name):
+        raise AssertionError(name)
+
+    value = json.loads(as_json(results), parse_constant=refuse)
+    bad, pending = value["runs"][5], value["runs"][7]
+    assert (bad["verdict"], bad["first_bad_step"], bad["train.clip"]) == ("nonfinite", 7, "inf")
+    assert (pending["status"], pending["end_loss"], pending["model.depth"]) == ("pending", None, 24)
+    assert value["runs"][0]["train.betas"] == [0.9, 0.95]
+    assert value["runs"][0]["model.residual"] is True
+    assert [cell["runs"] for cell in value["cells"]] == [4, 4]
+    assert [Path(folder).name for folder in value["dropped"]] == ["dropped-one"]
+
+
+def test_csv_writes_nonfinite_numbers_out_and_leaves_the_unmeasured_empty(results):
+    rows = list(csv.DictReader(io.StringIO(as_csv(results.runs))))
+    assert len(rows) == 8
+    assert (rows[0]["train.clip"], rows[7]["end_loss"]) == ("inf", "")
+    assert float(rows[0]["end_gap"]) == results.runs["end_gap"][0]
+    cells = list(csv.DictReader(io.StringIO(as_csv(all_cells(results.runs, results.axes)))))
+    assert [row["p_failure"] for row in cells] == ["0.0", "1.0"]
+
+
+def test_tex_escapes_what_latex_would_read_as_commands(results):
+    text = as_tex(results)
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 2
+    body = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert any("vanishing" in line for line in body)
+    sheet = Sheet("t", [Column("a_b", [r"50% & {x}\y ~ ^ $ #"])])
+    assert r"a\_b \\" in sheet.tex()
+    assert (
+        r"50\% \& \{x\}\textbackslash{}y \textasciitilde{} \textasciicircum{} \$ \# \\"
+        in sheet.tex()
+    )
+
+
+def test_figures_keep_small_and_nonfinite_numbers_visible():
+    assert [figure(v) for v in (3.21449, 0.0, 4e-5, 8.9e13, float("nan"), float("-inf"), None)] == [
+        "3.214", "0.000", "4.0e-05", "8.9e+13", "nan", "-inf", "-",
+    ]  # fmt: skip
+    assert [ratio(v) for v in (3.1e-6, 0.5, 12.0, 0.0, float("inf"), None)] == [
+        "3.1e-06", "0.50", "12.00", "0", "inf", "-",
+    ]  # fmt: skip
+
+
+def test_columns_get_their_longest_word_first_and_never_more_than_the_room():
+    columns = [
+        Column("a", ["one two three four"], wraps=True),
+        Column("b", ["x"], rank=2),
+        Column("c", ["optional"], rank=5),
+    ]
+    assert widths(columns, 100) == [18, 1, 8]
+    assert widths(columns, 20) == [9, 1, 8]
+    assert widths(columns, 16) == [5, 1, 8]
+    assert [column.head for column in fitting(columns, 10)] == ["a", "b"]
+    assert [column.head for column in fitting(columns, 3)] == ["a"]
