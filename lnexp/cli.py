@@ -1,0 +1,164 @@
+"""The command line: parse, delegate, print. Heavy imports stay inside the commands."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import __version__
+from .errors import UserError
+
+app = typer.Typer(
+    name="lnexp",
+    help="A laboratory for the training stability of deep transformers.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Out = Annotated[Path, typer.Option("-o", "--out", help="Folder that results go to.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("-s", "--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
+]
+Results = Annotated[Path, typer.Argument(help="results/, one sweep folder or one run folder.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def run(
+    config: Annotated[
+        list[str], typer.Argument(help="Files, folders or names of shipped experiments.")
+    ],
+    out: Out = Path("results"),
+    set_: Set = None,
+    jobs: Annotated[
+        str, typer.Option("-j", "--jobs", metavar="N|auto", help="Runs at a time (auto: cores).")
+    ] = "auto",
+    force: Annotated[bool, typer.Option("--force", help="Train again what is finished.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would train.")] = False,
+) -> None:
+    """Train every point of a sweep; what is finished is skipped."""
+    from .commands import run as command
+    from .commands.jobs import workers
+
+    raise typer.Exit(command.run(config, out, set_ or [], workers(jobs), force, dry_run))
+
+
+@app.command()
+def plan(config: list[str], set_: Set = None, json: AsJson = False) -> None:
+    """Show what would run: the grid, parameters, FLOPs, memory, eps, init; no training."""
+    from .commands import plan as command
+
+    command.plan(config, set_ or [], json)
+
+
+@app.command()
+def plot(
+    results: Results,
+    by: Annotated[str | None, typer.Option(help="Sweep key that colours the curves.")] = None,
+    style: Annotated[str | None, typer.Option(help="Sweep key that styles the lines.")] = None,
+    format_: Annotated[str, typer.Option("--format", help="png, svg, pdf; several: png,svg.")] = (
+        "png,svg"
+    ),
+    steps: Annotated[
+        str | None, typer.Option(help="Steps of the profiles by layer: 0,5,20,60.")
+    ] = None,
+) -> None:
+    """Draw comparison plots into the sweep's plots/ folder."""
+    from .commands import read as command
+
+    command.plot(results, by, style, format_, steps)
+
+
+@app.command()
+def show(
+    results: Results,
+    json: AsJson = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    tex: Annotated[bool, typer.Option("--tex", help="Print a LaTeX table of the cells.")] = False,
+) -> None:
+    """Print the table of runs and cells."""
+    from .commands import read as command
+
+    command.show(results, [name for name, on in (("json", json), ("csv", csv), ("tex", tex)) if on])
+
+
+@app.command()
+def sample(
+    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    prompt: Annotated[str, typer.Option(help="Text to go on from.")] = "",
+    length: Annotated[int, typer.Option(min=1, help="Letters to draw.")] = 300,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+) -> None:
+    """Print text drawn from a finished run."""
+    from .sample import load_sampler
+
+    print(load_sampler(run_folder).generate(prompt, length, temperature, seed))
+
+
+@app.command()
+def configs(
+    name: Annotated[str | None, typer.Argument(help="Copy this experiment here.")] = None,
+) -> None:
+    """List the shipped experiments, or copy one into this folder."""
+    from .commands import configs as command
+
+    command.configs(name)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of a config file, for editors."""
+    from .commands import configs as command
+
+    print(command.schema())
+
+
+@app.command()
+def doctor(json: AsJson = False) -> None:
+    """Show versions, device, threads and the precisions that work here."""
+    from .commands import doctor as command
+
+    command.doctor(json)
+
+
+def version(show: bool) -> None:
+    if show:
+        print(f"lnexp {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[
+        bool, typer.Option("--version", callback=version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> Any:
+    """Errors of the user are one or two lines on standard error and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):  # an ASCII console gets escapes, never a failure
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        return app()
+    except UserError as error:
+        if os.environ.get("LNEXP_DEBUG") == "1":
+            raise
+        for problem in error.problems:
+            print(problem, file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # `lnexp show | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

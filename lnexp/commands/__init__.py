@@ -1,0 +1,1 @@
+"""What each command does, apart from parsing its words."""

@@ -1,0 +1,71 @@
+"""lnexp configs and lnexp schema."""
+
+import json
+import shutil
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ..errors import UserError
+from ..shipped import experiments, question
+
+
+def configs(name: str | None) -> None:
+    known = experiments()
+    if name is None:
+        table = Table("name", "question", box=None)
+        for key, path in known.items():
+            table.add_row(key, escape(question(path)))
+        Console().print(table)
+        return
+    if name not in known:
+        raise UserError(f"{name}: no shipped experiment of that name; shipped: {', '.join(known)}")
+    target = Path(known[name].name)
+    if target.exists():
+        raise UserError(f"{target} exists already and is left as it is; remove or rename it first")
+    shutil.copyfile(known[name], target)
+    print(f"{target} written; lnexp run {target}")
+
+
+def schema() -> str:
+    """JSON Schema of a config file: the sections, and the keys that stand beside them."""
+    from ..config import KEYS, RunConfig
+
+    whole = RunConfig.model_json_schema()
+    sections = {k: v for k, v in whole["properties"].items() if k != "seed"}
+    seed_list = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+    dotted = {"type": "string", "enum": list(KEYS)}
+    return json.dumps(
+        {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "title": "lnexp config",
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {
+                "name": {"type": "string"},
+                "question": {"type": "string"},
+                **sections,
+                "sweep": {
+                    "type": "object",
+                    "propertyNames": dotted,
+                    "additionalProperties": {"type": "array", "minItems": 1},
+                },
+                "cases": {"type": "array", "items": {"type": "object", "propertyNames": dotted}},
+                "seeds": {
+                    "anyOf": [
+                        seed_list,
+                        {
+                            "type": "object",
+                            "properties": {"init": seed_list, "data": seed_list},
+                            "additionalProperties": False,
+                        },
+                    ]
+                },
+                "claims": {"type": "array"},
+            },
+            "$defs": whole["$defs"],
+        },
+        indent=1,
+    )

@@ -1,0 +1,112 @@
+"""lnexp plan: what would run, without training."""
+
+import json
+from collections.abc import Sequence
+from math import isfinite
+
+from ..runs.plan import Plan, PlannedRun, make_plan
+from ..shipped import find
+from ..sweep import load_sweep
+
+
+def plans(configs: list[str], overrides: Sequence[str]) -> list[Plan]:
+    """The plans of all configs, each checked whole. Raises UserError with all problems."""
+    from ..errors import UserError
+
+    problems: list[str] = []
+    made: list[Plan] = []
+    for path in find(configs):
+        try:
+            made.append(make_plan(load_sweep(path, overrides)))
+        except UserError as error:
+            problems += error.problems
+    paths: dict[str, str] = {}
+    for item in made:
+        first = paths.setdefault(item.sweep.name, str(item.sweep.path))
+        if first != str(item.sweep.path):
+            problems.append(
+                f"{first} and {item.sweep.path} are both named {item.sweep.name}; "
+                "write a name: of its own in one of them"
+            )
+    if problems:
+        raise UserError(*problems)
+    return made
+
+
+def plan(configs: list[str], overrides: Sequence[str], as_json: bool) -> None:
+    from ..present.plan import print_plan
+
+    made = plans(configs, overrides)
+    described = [describe(item) for item in made]
+    if as_json:
+        print(json.dumps(described, indent=1, allow_nan=False))
+        return
+    for item in described:
+        print_plan(item)
+
+
+def describe(item: Plan) -> dict:
+    """The plan as plain data, an architecture once however many points share it."""
+    from ..model.check import step_bytes, step_flops
+
+    groups: dict[tuple, list[PlannedRun]] = {}
+    for run in item.runs:
+        c = run.config
+        key = (c.model, len(run.corpus.vocabulary), c.train.batch_size, c.train.optimizer)
+        groups.setdefault((*key, c.train.precision, c.train.steps), []).append(run)
+    models = []
+    for runs in groups.values():
+        config, vocabulary = runs[0].config, len(runs[0].corpus.vocabulary)
+        built = runs[0].architecture
+        flops = step_flops(config, vocabulary)
+        models.append(
+            {
+                "depth": config.model.depth,
+                "width": config.model.width,
+                "placement": config.model.placement,
+                "residual": config.model.residual,
+                "norm": config.model.norm,
+                "init": config.model.init,
+                "runs": len(runs),
+                "steps": config.train.steps,
+                "parameters": built.parameters,
+                "norm_parameters": built.norm_parameters,
+                "norms": [
+                    {"module": name, "kind": kind, "eps": eps, "parameters": count}
+                    for name, kind, eps, count in built.norms
+                ],
+                "init_std": [
+                    {"weight": name, "shape": list(shape), "std": std}
+                    for name, shape, std in built.init_std
+                ],
+                "flops_per_step": flops,
+                "flops": flops * config.train.steps * len(runs),
+                "bytes": step_bytes(config, vocabulary),
+            }
+        )
+    corpora = {run.corpus.sha256: run.corpus for run in item.runs}
+    return {
+        "name": item.sweep.name,
+        "question": item.sweep.question,
+        "axes": {
+            key: [v if not isinstance(v, float) or isfinite(v) else str(v) for v in values]
+            for key, values in item.sweep.axes.items()
+        },
+        "runs": len(item.runs),
+        "seeds": len({(r.config.seed.init, r.config.seed.data) for r in item.runs}),
+        "notes": item.notes,
+        "texts": [
+            {
+                "sha256": c.sha256,
+                "letters": len(c.vocabulary),
+                "training": len(c.train),
+                "validation": len(c.val),
+                "ln_v": c.ln_v,
+                "h1": c.h1,
+                "h2": c.h2,
+                "floor": c.floor,
+            }
+            for c in corpora.values()
+        ],
+        "models": models,
+    }

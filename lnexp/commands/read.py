@@ -1,0 +1,78 @@
+"""lnexp show and lnexp plot: from the CSVs alone, without torch."""
+
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from ..analysis.load import Results, load
+from ..errors import UserError
+
+
+def print_tables(results: Results) -> None:
+    from ..present.tables import cells_table, runs_table
+
+    console = Console(highlight=False)
+    console.print(runs_table(results))
+    console.print(cells_table(results))
+
+
+def show(path: Path, formats: list[str]) -> None:
+    from ..present import tables
+
+    if len(formats) > 1:
+        raise UserError(f"--{' --'.join(formats)}: write one of them")
+    results = load(path)
+    match formats:
+        case ["json"]:
+            print(tables.as_json(results), end="")
+        case ["csv"]:
+            print(tables.as_csv(results.runs), end="")
+        case ["tex"]:
+            print(tables.as_tex(results), end="")
+        case _:
+            print_tables(results)
+
+
+def plot(path: Path, by: str | None, style: str | None, format_: str, steps: str | None) -> None:
+    from ..present.plots import plot_sweep
+
+    formats = [word.strip() for word in format_.split(",") if word.strip()]
+    at_steps = _steps(steps) if steps is not None else None
+    results = load(path)
+    written: list[Path] = []
+    frames = results.steps(), results.layers()
+    for sweep, axes in results.axes.items():
+        runs, step_rows, layer_rows = (
+            frame.loc[frame["sweep"] == sweep].reset_index(drop=True)
+            for frame in (results.runs, *frames)
+        )
+        written += plot_sweep(
+            runs,
+            step_rows,
+            layer_rows,
+            axes,
+            _folder(path, sweep),
+            name=sweep,
+            by=by,
+            style=style,
+            formats=formats,
+            at_steps=at_steps,
+        )
+    for note in results.notes:
+        print(f"note: {note}", file=sys.stderr)
+    for file in written:
+        print(file)
+
+
+def _folder(path: Path, sweep: str) -> Path:
+    """A sweep's pictures stand beside its runs; those of one run in the run's own folder."""
+    whole = (path / "points.json").is_file() or (path / "config.yaml").is_file()
+    return (path if whole else path / sweep) / "plots"
+
+
+def _steps(text: str) -> list[int]:
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() for word in words):
+        raise UserError(f"--steps {text}: write step numbers with commas: 0,5,20")
+    return [int(word) for word in words]

@@ -1,0 +1,97 @@
+"""lnexp run: train what is not done, then judge it from the CSVs."""
+
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from ..progress import Progress
+from ..runs.execute import is_done, locked, run_plan
+from ..runs.plan import Plan
+from ..runs.rundir import Status
+from .plan import plans
+
+INTERRUPTED = 130
+
+
+def run(
+    configs: list[str],
+    out: Path,
+    overrides: Sequence[str],
+    jobs: int,
+    force: bool,
+    dry_run: bool,
+) -> int:
+    """Exit code: 0 done, 1 a run failed to execute, 130 interrupted."""
+    made = plans(configs, overrides)
+    todo = {plan.sweep.name: _todo(plan, out, force) for plan in made}
+    for plan in made:
+        _announce(plan, out, todo[plan.sweep.name])
+    if dry_run:
+        for name in (name for names in todo.values() for name in names):
+            print(name)
+        return 0
+    failed: list[str] = []
+    try:
+        with ExitStack() as locks:
+            for plan in made:  # all of them before run 1
+                locks.enter_context(locked(plan.folder(out)))
+            for plan in made:
+                statuses = _train(plan, out, todo[plan.sweep.name], jobs, force)
+                failed += [name for name, s in statuses.items() if s.status == "failed"]
+    except KeyboardInterrupt:
+        print("interrupted: what is finished is kept; the same command goes on", file=sys.stderr)
+        return INTERRUPTED
+    for plan in made:
+        _judge(plan, out)
+    if failed:
+        print(
+            f"{len(failed)} runs failed; each folder's error.txt has the traceback: "
+            + ", ".join(failed),
+            file=sys.stderr,
+        )
+    return 1 if failed else 0
+
+
+def _todo(plan: Plan, out: Path, force: bool) -> list[str]:
+    runs = plan.folder(out) / "runs"
+    return [run.name for run in plan.runs if force or not is_done(run, runs / run.name)]
+
+
+def _announce(plan: Plan, out: Path, todo: list[str]) -> None:
+    for note in plan.notes:
+        print(f"note: {note}", file=sys.stderr)
+    runs = plan.folder(out) / "runs"
+    held = {run.name for run in plan.runs}
+    dropped = sorted(p.name for p in runs.iterdir() if p.name not in held) if runs.is_dir() else []
+    if dropped:
+        print(
+            f"note: {len(dropped)} runs on disk are no points of this config and stay as they "
+            f"are: {', '.join(dropped)}",
+            file=sys.stderr,
+        )
+    done = len(plan.runs) - len(todo)
+    print(
+        f"{plan.sweep.name}: {len(plan.runs)} runs, {done} finished, {len(todo)} to train",
+        file=sys.stderr,
+    )
+
+
+def _train(plan: Plan, out: Path, todo: list[str], jobs: int, force: bool) -> dict[str, Status]:
+    steps = {run.name: run.config.train.steps for run in plan.runs}
+    with Progress(plan.folder(out), len(plan.runs), len(todo), jobs, steps) as progress:
+        return run_plan(plan, out, jobs=jobs, force=force, watcher=progress)
+
+
+def _judge(plan: Plan, out: Path) -> None:
+    """Verdicts come from the CSVs alone; then a learned run's snapshot is cut to its weights."""
+    from ..analysis.load import load
+    from ..runs.checkpoint import cut_to_weights
+    from .read import print_tables
+
+    results = load(plan.folder(out))
+    keep = {run.name: run.config.measure.keep for run in plan.runs}
+    for folder, verdict in zip(results.runs["folder"], results.runs["verdict"], strict=True):
+        if verdict in ("learned", "nothing_to_learn") and keep[Path(folder).name] == "weights":
+            cut_to_weights(Path(folder))
+    print_tables(results)

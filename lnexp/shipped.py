@@ -1,0 +1,51 @@
+"""The experiments that come with lnexp, by name."""
+
+from pathlib import Path
+
+from .errors import UserError
+
+
+def folder() -> Path:
+    """configs/ inside the wheel, or beside the package in a checkout."""
+    inside = Path(__file__).parent / "configs"
+    return inside if inside.is_dir() else Path(__file__).parent.parent / "configs"
+
+
+def experiments() -> dict[str, Path]:
+    """Name (its path below configs/, without .yaml) -> file."""
+    root = folder()
+    return {
+        path.relative_to(root).with_suffix("").as_posix(): path
+        for path in sorted(root.rglob("*.yaml"))
+    }
+
+
+def question(path: Path) -> str:
+    """The first comment line of an experiment: what it asks."""
+    first = path.read_text(encoding="utf-8").split("\n", 1)[0]
+    return first.lstrip("# ").strip()
+
+
+def find(words: list[str]) -> list[Path]:
+    """Config files behind files, folders and names of shipped experiments, in order, once each."""
+    found: list[Path] = []
+    problems: list[str] = []
+    for word in words:
+        path, known = Path(word), experiments()
+        if path.is_dir():
+            inside = sorted([*path.glob("*.yaml"), *path.glob("*.yml")])
+            if not inside:
+                problems.append(f"{word}: no .yaml file in this folder")
+            found += inside
+        elif path.exists():
+            found.append(path)
+        elif word.removesuffix(".yaml").removeprefix("configs/") in known:
+            found.append(known[word.removesuffix(".yaml").removeprefix("configs/")])
+        else:
+            problems.append(
+                f"{word}: no such file or folder, and no shipped experiment of that name; "
+                f"shipped: {', '.join(known) or 'none'}"
+            )
+    if problems:
+        raise UserError(*problems)
+    return list(dict.fromkeys(found))

@@ -1,0 +1,97 @@
+"""The two halves meet only at files; who may import whom (docs/api.md has the picture)."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "lnexp"
+
+# Part -> parts of lnexp that it may import. The open modules are free of torch and pandas.
+OPEN = {
+    "errors", "rows", "yamlfile", "yamldump", "config", "complaints", "rules", "naming",
+    "overrides", "draft", "sweep", "seeds", "shipped", "__version__",
+}  # fmt: skip
+ALLOWED = {
+    "markov": set(),
+    "data": OPEN | {"markov"},
+    "model": OPEN,
+    "measure": OPEN | {"model"},
+    "train": OPEN | {"data", "model", "measure"},
+    "runs": OPEN | {"data", "model", "measure", "train"},
+    "sample": OPEN | {"model", "runs"},
+    "analysis": OPEN,
+    "present": OPEN | {"analysis"},
+    "progress": OPEN | {"runs"},
+    "commands": OPEN | {"data", "model", "train", "runs", "analysis", "present", "progress", "cli"},
+    "cli": OPEN | {"commands", "sample"},
+}
+WRITING = {"data", "markov", "model", "measure", "train", "runs", "sample", "progress"}
+READING = {"analysis", "present"}
+
+
+def part(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    """Modules that a file imports anywhere, 'lnexp.x' for our own."""
+    package = ["lnexp", *path.relative_to(PACKAGE).parts[:-1]]
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            if module == "lnexp":
+                found |= {f"lnexp.{alias.name}" for alias in node.names}
+            else:
+                found.add(module)
+    return found
+
+
+FILES = sorted(p for p in PACKAGE.rglob("*.py") if p.name != "__init__.py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_go_one_way(path):
+    own = part(path)
+    used = {name.split(".")[1] for name in imports(path) if name.startswith("lnexp.")}
+    assert used - {own} <= ALLOWED.get(own, OPEN)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_the_halves_keep_to_their_libraries(path):
+    roots = {name.split(".")[0] for name in imports(path)}
+    if part(path) not in WRITING | {"commands"}:
+        assert "torch" not in roots
+    if part(path) not in READING | {"commands"}:
+        assert not roots & {"pandas", "matplotlib"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_one_idea_a_file(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 300
+
+
+@pytest.mark.parametrize(
+    "module, absent",
+    [
+        ("lnexp.cli", {"torch", "pandas", "matplotlib", "pydantic"}),
+        ("lnexp.sweep", {"torch", "pandas", "matplotlib"}),
+        ("lnexp.commands.read", {"torch", "matplotlib"}),
+        ("lnexp.present.plots", {"torch"}),
+        ("lnexp.present.tables", {"torch"}),
+        ("lnexp.train.loop", {"pandas", "matplotlib"}),
+        ("lnexp.runs.execute", {"pandas", "matplotlib"}),
+    ],
+)
+def test_importing_a_half_never_loads_the_other(module, absent):
+    code = f"import sys, {module}; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert not absent & set(loaded)
