@@ -71,7 +71,8 @@ def short_splits(corpus: Corpus, context: int) -> list[str]:
     """Why no window of context + 1 characters fits, one sentence a split; empty if all fit."""
     return [
         f"the {name} part has {len(ids)} characters, model.context {context} needs "
-        f"{context + 1}: the largest context that fits is {max(len(ids) - 1, 0)}"
+        f"{context + 1}: "
+        + (f"the largest context that fits is {len(ids) - 1}" if len(ids) > 1 else "none fits")
         for name, ids in (("training", corpus.train), ("validation", corpus.val))
         if len(ids) <= context and not (name == "validation" and len(ids) == 0)
     ]
@@ -92,12 +93,18 @@ def _file(data: Data) -> tuple[str, float | None]:
         raise UserError(f"data.path: {path}: {why}; write the path of a text file") from None
     try:
         text = raw.decode(data.encoding)
+        text.encode()  # half pairs that an escape spelt out are no text
     except LookupError:
         raise UserError(
             f"data.encoding: {data.encoding!r} is no text encoding; write utf-8, cp1252, ..."
         ) from None
     except UnicodeDecodeError as error:
         raise UserError(_undecodable(path, raw, data.encoding, error)) from None
+    except UnicodeError as error:  # punycode, unicode_escape, ...: codecs made for other things
+        raise UserError(
+            f"data.encoding: {path} is no text in {data.encoding} ({error}); "
+            "write utf-8, cp1252, ..."
+        ) from None
     if "\0" in text:
         where = text.index("\0")
         raise UserError(

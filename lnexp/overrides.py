@@ -18,6 +18,7 @@ from lnexp.yamlfile import Document, one_line, parse_value
 
 TEXT_KEYS = ("name", "question", "data.path", "data.encoding")
 ALONE = ("name", "question", "seeds")  # top-level keys that -s may set
+OFF = "measure.level"  # the key whose `off` is a word, although YAML reads it as false
 
 
 class Sheet:
@@ -31,6 +32,7 @@ class Sheet:
         problems = [p for text in overrides for p in self._apply(text)]
         if problems:
             raise UserError(*map(one_line, problems))
+        self.data = self._words(self.data)
 
     def place(self, *path: str | int) -> str:
         """'file.yaml:4', or '-s model.depth=4' where an override wrote it."""
@@ -107,6 +109,17 @@ class Sheet:
         if isinstance(group, dict):
             group[leaf] = value
         self._set[(section, leaf)] = origin
+
+    def _words(self, value: Any, *path: str | int) -> Any:
+        """The data with `off` as written where it is a level."""
+        if isinstance(value, dict):
+            return {key: self._words(item, *path, key) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._words(item, *path, i) for i, item in enumerate(value)]
+        if value is False and self.written(*path).lower() == "off":
+            key = ".".join(step for step in path if isinstance(step, str))
+            return "off" if key.removeprefix("sweep.").removeprefix("cases.") == OFF else False
+        return value
 
     def _leave_cases(self, key: str) -> None:
         """An overridden key holds for every case."""

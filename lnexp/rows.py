@@ -68,7 +68,7 @@ class EventRow:
 
     step: int
     phase: Phase
-    kind: str  # nan, inf, norm_overflow, zero_gradient
+    kind: str  # nan, inf, norm_overflow, zero_gradient, scaler_skip, adam_underflow, ...
     role: str = ""  # origin, propagated; empty: not examined
     module: str = ""  # dotted module or parameter name
     op: str = ""
@@ -82,6 +82,7 @@ class Record:
     step: StepRow
     layers: list[LayerRow] = field(default_factory=list)
     events: list[EventRow] = field(default_factory=list)
+    autopsy: dict[str, Any] | None = None  # of the run's first failing step
 
 
 def header(row_type: type) -> list[str]:

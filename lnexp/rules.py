@@ -55,6 +55,11 @@ CLASHES = (
         lambda precision, scale: precision == "fp16" and scale == "dynamic",
         "dynamic scaling needs fp32 master weights; write precision: fp16-mixed",
     ),
+    Clash(
+        ("train.optimizer", "train.loss_scale"),
+        lambda optimizer, scale: optimizer == "sgd" and not isinstance(scale, str),
+        "a fixed loss scale is Adam's to absorb; write adamw or adam, or loss_scale: none",
+    ),
 )
 
 
@@ -78,8 +83,6 @@ def clashes(grid: list[Settings], unclear: Iterable[str]) -> Iterable[tuple[Clas
 
 # Known keys whose work comes with a later version: the values that this one has.
 AVAILABLE: dict[str, tuple[Any, ...]] = {
-    "train.precision": ("fp32", "fp64", "bf16-mixed"),
-    "train.loss_scale": ("auto", "none"),
     "train.compile": (False,),
     "train.checkpointing": ("auto", False),
     "train.max_seconds": (inf,),

@@ -281,14 +281,14 @@ def test_fp16_with_dynamic_scaling_is_led_to_fp16_mixed(wrong):
     assert "write precision: fp16-mixed" in lines[-1]
 
 
+def test_a_fixed_loss_scale_is_adams_to_absorb(wrong):
+    lines = wrong("train: {precision: fp16, loss_scale: 256, optimizer: sgd}")
+    assert "write adamw or adam" in lines[-1]
+
+
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
-        ("train.precision: fp16", "fp16 is not available yet; this version has fp32, fp64, "
-         "bf16-mixed"),
-        ("train.precision: bf16", "bf16 is not available yet; this version has fp32, fp64, "
-         "bf16-mixed"),
-        ("train.loss_scale: 256", "256 is not available yet; this version has auto, none"),
         ("train.compile: true", "true is not available yet; this version has false"),
         ("train.checkpointing: true", "true is not available yet; this version has auto, false"),
         ("train.max_seconds: 60", "60 is not available yet; this version has .inf"),

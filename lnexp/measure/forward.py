@@ -46,10 +46,12 @@ class ForwardProbe:
         self.model, self.sample, self.eps = model, sample, eps
         self.under_root = NORMS[norm].under_root
         self.readings: dict[Place, dict[str, Tensor]] = {}
+        self.names = {module: name for name, module in model.named_modules()}
+        self.zero_outputs: dict[str, Tensor] = {}  # norm -> tokens it turned into 0
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        self.readings = {}
+        self.readings, self.zero_outputs = {}, {}
         handles = []
 
         def on(module: nn.Module, hook: Callable[[Tensor, Tensor], None]) -> None:
@@ -86,8 +88,12 @@ class ForwardProbe:
             on(attention.wqkv, lambda _, qkv: self._attention(place, attention, qkv))
 
     def _attach_norm(self, on: Callable, place: Place, norm: nn.Module) -> None:
-        def read(x: Tensor, _: Tensor) -> None:
+        name = self.names[norm]
+
+        def read(x: Tensor, y: Tensor) -> None:
             x = self._take(x)
+            silent = (self._take(y) == 0).all(-1) & (x != 0).any(-1)
+            self.zero_outputs[name] = silent.sum()
             floor = (self.under_root(x) < self.eps).double().mean()
             self._put(place, norm_input_rms=rms(x), eps_floor_fraction=floor)
             gain = getattr(norm, "weight", None)

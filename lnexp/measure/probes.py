@@ -10,13 +10,15 @@ from typing import cast
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from ..config import RunConfig
 from ..model.gpt import GPT
-from ..rows import LayerRow, Part
+from ..rows import EventRow, LayerRow, Part
 from .forward import ForwardProbe
 from .groups import grouped
 from .nonfinite import Gradients, mended, nonfinite_elements, total
+from .optimizer import Underflow, underflow
 
 # The matrices of a block: part -> (half, module, which third of a joint matrix).
 MATRICES: dict[Part, tuple[str, str, int | None]] = {
@@ -36,13 +38,20 @@ def fetch(*groups: Sequence[Tensor]) -> list[list[float]]:
     return [[next(flat) for _ in group] for group in groups]
 
 
+HALF = (torch.float16, torch.bfloat16)
+UNDERFLOW = 0.1  # share of a block's elements from which on their underflow is an event
+
 # One call for a list of tensors; private names of torch, looked up here alone.
-_foreach_norm: Callable[[list[Tensor]], tuple[Tensor, ...]] = getattr(torch, "_foreach_norm")  # noqa: B009
+_foreach_norm: Callable[..., tuple[Tensor, ...]] = getattr(torch, "_foreach_norm")  # noqa: B009
 _foreach_sub: Callable[..., tuple[Tensor, ...]] = getattr(torch, "_foreach_sub")  # noqa: B009
 
 
 def norms(tensors: Sequence[Tensor]) -> list[Tensor]:
-    return list(_foreach_norm(list(tensors))) if tensors else []
+    """L2 norms; of half-precision tensors taken and returned in fp32."""
+    if not tensors:
+        return []
+    wide = torch.float32 if tensors[0].dtype in HALF else None
+    return list(_foreach_norm(list(tensors), 2, dtype=wide))
 
 
 class Probe:
@@ -58,7 +67,8 @@ class Probe:
             model, config.model.norm, config.model.eps, config.measure.sample
         )
         self._fields: dict[tuple[int, Part], dict[str, float]] = {}
-        self._before: list[Tensor] = []
+        self._zero_outputs: dict[str, int] = {}
+        self.kept: list[Tensor] = []  # the weights before this step's update, where it is read
 
     def due(self, step: int) -> bool:
         return self.config.measure.level != "off" and step % self.config.measure.every == 0
@@ -70,7 +80,7 @@ class Probe:
     @contextmanager
     def listening(self, due: bool) -> Iterator[None]:
         """Around forward and backward of a step."""
-        self._fields = {}
+        self._fields, self.kept = {}, []
         if not (due and self.full):
             yield
             return
@@ -84,27 +94,35 @@ class Probe:
     def grads(self) -> list[Tensor]:
         return [cast(Tensor, w.grad) for w in self.weights]  # every weight is used
 
-    def gradients(self, loss: Tensor, unigram_loss: Tensor, due: bool) -> Gradients:
-        """Before the update: the step's losses and the norm of each tensor's gradient."""
+    def gradients(
+        self, loss: Tensor, unigram_loss: Tensor, due: bool, divisor: float = 1.0
+    ) -> Gradients:
+        """Before the update: the step's losses and the norm of each tensor's gradient, which is
+        divided by `divisor` where gradients are kept scaled."""
         grads = self.grads()
         counts = [g.count_nonzero() for g in grads] if due else []
         slices = self._slices(grads) if due and self.full else []
         readings = self._forward_readings() if due and self.full else []
-        losses, raw, nonzero, parts, forward = fetch(
+        zero_outputs = self.forward.zero_outputs if due and self.full else {}
+        losses, raw, nonzero, parts, forward, zeros = fetch(
             [loss.detach().double(), unigram_loss],
             norms(grads),
             counts,
             norms(slices),
             [tensor for *_, tensor in readings],
+            list(zero_outputs.values()),
         )
+        self._zero_outputs = dict(zip(zero_outputs, map(int, zeros), strict=True))
         grad_norms, overflowed = mended(raw, grads)
+        grad_norms = [norm / divisor for norm in grad_norms]
         if due:
             self._fields = self._by_place("grad_norm", grad_norms)
             for place, members in self.groups.items():
                 size = sum(self.weights[i].numel() for i in members)
-                zeros = size - sum(nonzero[i] for i in members)
-                self._fields[place]["zero_grad_fraction"] = zeros / size
-            self._set_matrices("grad_norm", mended(parts, slices)[0])
+                empty = size - sum(nonzero[i] for i in members)
+                self._fields[place]["zero_grad_fraction"] = empty / size
+            values = [norm / divisor for norm in mended(parts, slices)[0]]
+            self._set_matrices("grad_norm", values)
             for (place, field, _), value in zip(readings, forward, strict=True):
                 self._fields.setdefault(place, {})[field] = value
         grad_norm = total(grad_norms)
@@ -124,23 +142,49 @@ class Probe:
         if self.full:
             slices = self._slices(self.weights)
             self._set_matrices("weight_norm", mended(fetch(norms(slices))[0], slices)[0])
-        self._before = [w.detach().clone() for w in self.weights]
+        self.kept = [w.detach().clone() for w in self.weights]
 
     def after_update(self, due: bool) -> tuple[list[float], float | None]:
         """Norm of each updated tensor, and of the whole update."""
         weights = [w.detach() for w in self.weights]
-        updates = list(_foreach_sub(weights, self._before)) if due else []
+        updates = list(_foreach_sub(weights, self.kept)) if due else []
         slices = self._slices(updates) if due and self.full else []
         raw, moved, parts = fetch(norms(weights), norms(updates), norms(slices))
         weight_norms = mended(raw, weights)[0]
         if not due:
             return weight_norms, None
-        self._before = []
         update_norms = mended(moved, updates)[0]
         for place, fields in self._by_place("update_norm", update_norms).items():
             self._fields[place].update(fields)
         self._set_matrices("update_norm", mended(parts, slices)[0])
         return weight_norms, total(update_norms)
+
+    def forward_events(self, step: int) -> list[EventRow]:
+        """Norms whose output is 0 where their input is not: the squares overflowed (level full)."""
+        return [
+            EventRow(step, "forward", "zero_norm_output", module=module, detail=f"{count} tokens")
+            for module, count in self._zero_outputs.items()
+            if count
+        ]
+
+    def underflow_events(self, step: int, optimizer: Optimizer) -> list[EventRow]:
+        """Blocks in which fp16's second moments are 0 though the first are not: updates of m / eps.
+
+        Other types hold every square that matters, and are looked at when the run is over."""
+        if self.weights[0].dtype != torch.float16:
+            return []
+        found: dict[str, list[Underflow]] = {}
+        for name, share in zip(self.names, underflow(optimizer, self.weights), strict=False):
+            parts = name.split(".")
+            block = ".".join(parts[:2]) if parts[0] == "blocks" else parts[0]
+            found.setdefault(block, []).append(share)
+        events = []
+        for block, shares in found.items():
+            vanished, elements = sum(s.vanished for s in shares), sum(s.elements for s in shares)
+            if vanished > UNDERFLOW * elements:
+                detail = f"v = 0 and m != 0 in {vanished / elements:.0%} of {elements} elements"
+                events.append(EventRow(step, "optimizer", "adam_underflow", "", block, "", detail))
+        return events
 
     def rows(self, step: int) -> list[LayerRow]:
         """The reading's rows, by layer."""
@@ -165,10 +209,12 @@ class Probe:
         ]
 
     def _block_matrices(self, model: GPT) -> Iterator[tuple[tuple[int, Part], int, int | None]]:
+        positions = {name: i for i, name in enumerate(self.names)}
         for layer in range(len(model.blocks)):
             for part, (half, module, third) in MATRICES.items():
                 name = f"blocks.{layer}.{half}.body.{module}.weight"
-                yield (layer, part), self.names.index(name), third
+                if name in positions:
+                    yield (layer, part), positions[name], third
 
     def _slices(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return [

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..train.loop import State
+from ..train.state import State
 
 NAME = "checkpoint.pt"
 

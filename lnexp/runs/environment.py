@@ -8,9 +8,10 @@ import torch
 
 from .. import __version__
 from ..data import Corpus
+from ..measure.dtypes import observe
 from ..model.check import norms_in
 from ..model.init import weights
-from ..train.loop import State
+from ..train.state import State
 
 
 def environment(state: State, corpus: Corpus, device: str) -> dict[str, Any]:
@@ -31,8 +32,12 @@ def environment(state: State, corpus: Corpus, device: str) -> dict[str, Any]:
         "flush_denormal": state.config.train.flush_denormal,
         "optimizer": type(state.optimizer).__name__,
         "optimizer_kernel": "fused" if state.optimizer.defaults.get("fused") else "per tensor",
+        "precision": state.config.train.precision,
         "weights_dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
         "autocast_dtype": str(state.format.autocast or "").removeprefix("torch."),
+        "compute_dtypes": _compute_dtypes(state),
+        "loss_scale": state.scale.value if state.scale.on else None,
+        "loss_scaling": "dynamic" if state.scale.dynamic else "fixed" if state.scale.on else "none",
         "parameters": sum(p.numel() for p in model.parameters()),
         "norm_parameters": sum(p.numel() for _, norm, _ in norms for p in norm.parameters()),
         "tensors": len(list(model.parameters())),
@@ -48,6 +53,21 @@ def environment(state: State, corpus: Corpus, device: str) -> dict[str, Any]:
         "h2": corpus.h2,
         "floor": corpus.floor,
     }
+
+
+def _compute_dtypes(state: State) -> dict[str, str]:
+    """Of matmul, norm, softmax and loss in a forward of zeros; of the moments: the weights'."""
+    shape = (1, state.config.model.context)
+    ids_BT = torch.zeros(shape, dtype=torch.long, device=state.batches.device)
+    found = observe(state.model, ids_BT, ids_BT, state.format.forward(ids_BT.device))
+    return {**found, "optimizer": _optimizer_math(state)}
+
+
+def _optimizer_math(state: State) -> str:
+    """Fused kernels compute in fp32 whatever the weights' type; the others in that type."""
+    weights = str(next(state.model.parameters()).dtype).removeprefix("torch.")
+    narrow = weights in ("float16", "bfloat16")
+    return "float32" if narrow and state.optimizer.defaults.get("fused") else weights
 
 
 def _measured_std(state: State) -> dict[str, float]:

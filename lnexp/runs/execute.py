@@ -41,14 +41,17 @@ def is_done(run: PlannedRun, folder: Path) -> bool:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """One process a sweep folder; a second start is told who holds it."""
-    folder.mkdir(parents=True, exist_ok=True)
     lock, holder = FileLock(folder / ".lock"), folder / ".lock.json"
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0.5)  # a reader asks for the lock for a moment, to see if it is held
     except Timeout:
         raise UserError(
             f"{folder} is in use by {_holder(holder)}; wait, or write to another -o"
         ) from None
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise UserError(f"{folder}: results cannot go there: {why}; write to another -o") from None
     try:
         me = {
             "pid": os.getpid(),

@@ -10,8 +10,15 @@ from ..data import Corpus, load, short_splits
 from ..errors import UserError
 from ..model.check import Architecture, architecture
 from ..naming import run_name
+from ..rules import show
 from ..sweep import Point, Sweep
-from ..train.precision import device_problem, resolve_device
+from ..train.precision import (
+    SLOW,
+    device_problem,
+    precision_problem,
+    resolve_device,
+    slowness,
+)
 
 
 @dataclass(frozen=True)
@@ -77,19 +84,32 @@ def make_plan(sweep: Sweep) -> Plan:
     devices = {
         wanted: resolve_device(wanted) for wanted in dict.fromkeys(c.train.device for c in configs)
     }
+    notes = list(sweep.notes)
     for device in devices.values():
         if why := device_problem(device):
             problems.append(_placed(f"train.device: {device}: {why}", sweep))
+    for precision, device in dict.fromkeys(
+        (c.train.precision, devices[c.train.device]) for c in configs
+    ):
+        if device_problem(device):
+            continue
+        if why := precision_problem(precision, device):
+            key = "train.precision"
+            problems.append(_placed(f"{key}: {precision} does not work on {device}: {why}", sweep))
+        elif (times := slowness(precision, device)) > SLOW:
+            notes.append(
+                f"{precision} is slow on this {device}: a matrix product takes {times:.0f} times "
+                "fp32's"
+            )
     for data, context in dict.fromkeys((c.data, c.model.context) for c in configs):
         corpus = corpora[data]
         for sentence in short_splits(corpus, context) if corpus else []:
-            problems.append(_placed(f"model.context: {sentence}", sweep))
+            problems.append(_placed(f"model.context: {sentence}{_which(data, sweep)}", sweep))
     if problems:
         raise UserError(*dict.fromkeys(problems))
 
     built: dict[tuple[Model, int], Architecture] = {}
     runs: dict[str, PlannedRun] = {}
-    notes = list(sweep.notes)
     for point in sweep.points:
         config = point.config
         corpus = corpora[config.data]
@@ -104,6 +124,13 @@ def make_plan(sweep: Sweep) -> Plan:
             continue
         runs[name] = PlannedRun(name, point, corpus, built[key], device)
     return Plan(sweep, list(runs.values()), notes)
+
+
+def _which(data: Data, sweep: Sweep) -> str:
+    """Which of a sweep's texts is meant: ' (data.val_fraction 0.1)', or '' if there is one."""
+    swept = [key for key in sweep.axes if key.startswith("data.")]
+    words = [f"{key} {show(getattr(data, key.removeprefix('data.')))}" for key in swept]
+    return f" ({', '.join(words)})" if words else ""
 
 
 def _placed(problem: str, sweep: Sweep) -> str:

@@ -26,6 +26,9 @@ class Status:
     seconds: float = 0.0
     first_bad_step: int | None = None
     unmoved: tuple[str, ...] = ()  # tensors bit-identical to their start
+    skipped: int = 0  # steps without an update
+    adam_underflowed: float | None = None  # share of elements with v = 0 and m != 0 at the end
+    adam_below_eps: float | None = None  # share with sqrt(v_hat) < eps at the end
     error: str | None = None
     schema: int = SCHEMA
 
@@ -73,7 +76,7 @@ class RunDir:
     def begin(self, config_yaml: str, env: Mapping[str, Any]) -> Self:
         """A fresh start: what an earlier, unfinished try left in the folder goes."""
         self.path.mkdir(parents=True, exist_ok=True)
-        for name in ("status.json", "error.txt", "checkpoint.pt"):
+        for name in ("status.json", "error.txt", "checkpoint.pt", "autopsy.json"):
             (self.path / name).unlink(missing_ok=True)
         write_atomically(self.path / "config.yaml", config_yaml)
         write_atomically(self.path / "env.json", strict_json(env))
@@ -94,6 +97,8 @@ class RunDir:
                 text = "".join(line(getattr(row, f) for f in fields) for row in rows)
                 self._files[name].write(text)
                 self._files[name].flush()
+        if record.autopsy is not None:
+            write_atomically(self.path / "autopsy.json", strict_json(record.autopsy))
 
     def finish(self, status: Status) -> None:
         self.close()

@@ -10,9 +10,11 @@ import torch
 from ..config import Data, RunConfig
 from ..data import Corpus, load
 from ..errors import UserError
+from ..measure.optimizer import underflow
 from ..model.init import build
 from ..sweep import dump, resolved
-from ..train.loop import State, set_up, train
+from ..train.loop import train
+from ..train.state import State, set_up
 from . import checkpoint
 from .environment import environment
 from .rundir import RunDir, Status
@@ -45,12 +47,16 @@ def train_run(folder: str, config: RunConfig, device: str, data_sha256: str) -> 
                 seconds = record.step.seconds
             if config.measure.keep != "none" and _finite(state):
                 checkpoint.save(run.path, state)
+            underflowed, below_eps = _adam(state)
             status = Status(
                 status="finished",
                 steps_done=state.steps_done,
                 seconds=seconds,
                 first_bad_step=state.first_bad_step,
                 unmoved=tuple(_unmoved(state, len(corpus.vocabulary))),
+                skipped=state.skipped,
+                adam_underflowed=underflowed,
+                adam_below_eps=below_eps,
             )
             run.finish(status)
     except Exception as error:  # whatever happens to this run must not stop the others
@@ -73,6 +79,17 @@ def record_failure(path: Path, why: str, state: State | None = None) -> Status:
 
 def _finite(state: State) -> bool:
     return all(bool(torch.isfinite(p).all()) for p in state.model.parameters())
+
+
+def _adam(state: State) -> tuple[float, float] | tuple[None, None]:
+    """Shares of elements whose second moment underflowed, and whose lies below eps."""
+    weights = list(state.model.parameters())
+    found = underflow(state.optimizer, weights)
+    elements = sum(u.elements for u in found)
+    if not elements:
+        return None, None
+    vanished, below = sum(u.vanished for u in found), sum(u.below_eps for u in found)
+    return vanished / elements, below / elements
 
 
 def _unmoved(state: State, vocabulary: int) -> list[str]:

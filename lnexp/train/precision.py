@@ -2,8 +2,13 @@
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
+from time import perf_counter
 
 import torch
+from torch.nn import functional as F
+
+SLOW = 2.0  # times fp32: from here on a precision is announced as slow
 
 
 @dataclass(frozen=True)
@@ -12,6 +17,10 @@ class Format:
 
     weights: torch.dtype
     autocast: torch.dtype | None = None
+
+    @property
+    def products(self) -> torch.dtype:
+        return self.autocast or self.weights
 
     def forward(self, device: torch.device) -> AbstractContextManager[object]:
         if self.autocast is None:
@@ -22,7 +31,10 @@ class Format:
 PRECISIONS: dict[str, Format] = {
     "fp32": Format(torch.float32),
     "fp64": Format(torch.float64),
+    "bf16": Format(torch.bfloat16),
+    "fp16": Format(torch.float16),
     "bf16-mixed": Format(torch.float32, torch.bfloat16),
+    "fp16-mixed": Format(torch.float32, torch.float16),
 }
 
 
@@ -39,4 +51,46 @@ def device_problem(device: str) -> str | None:
         return "this machine has no CUDA device; write cpu or auto"
     if device == "mps" and not torch.backends.mps.is_available():
         return "this machine has no MPS device; write cpu or auto"
+    if device == "mps":
+        return "readings are taken in fp64, which MPS lacks; write cpu"
     return None
+
+
+@cache
+def precision_problem(precision: str, device: str) -> str | None:
+    """Why a precision does not work there, by one small step of everything a model does."""
+    number_format, place = PRECISIONS[precision], torch.device(device)
+    try:
+        weight = torch.nn.Parameter(torch.ones(8, 8, dtype=number_format.weights, device=place))
+        gain = torch.ones(8, dtype=number_format.weights, device=place)
+        optimizer = torch.optim.AdamW([weight], fused=True)
+        with number_format.forward(place):
+            x = F.layer_norm(weight @ weight, (8,), gain, gain)
+            x = F.scaled_dot_product_attention(x[None], x[None], F.gelu(x)[None], is_causal=True)
+            loss = F.cross_entropy(x[0].softmax(-1), torch.arange(8, device=place))
+        loss.backward()
+        optimizer.step()
+    except (RuntimeError, TypeError) as error:
+        return str(error).splitlines()[0]
+    return None
+
+
+@cache
+def slowness(precision: str, device: str) -> float:
+    """Time of a matrix product in that precision over fp32's, best of a few."""
+
+    def best(dtype: torch.dtype) -> float:
+        a = torch.ones(256, 256, dtype=dtype, device=device)
+        times = []
+        for _ in range(5):
+            began = perf_counter()
+            float((a @ a)[0, 0])
+            times.append(perf_counter() - began)
+        return min(times)
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as a run has it; with more, other kernels may be chosen
+    try:
+        return best(PRECISIONS[precision].products) / best(torch.float32)
+    finally:
+        torch.set_num_threads(threads)

@@ -16,6 +16,20 @@ class DropoutStream:
         with torch.random.fork_rng(self._devices()):
             torch.manual_seed(derive(seed, "dropout"))
             self.state = self._read()
+        self.marked = self.state
+
+    def mark(self) -> None:
+        """A step begins."""
+        self.marked = self.state
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """The draws of the marked step once more; afterwards the stream is where it was."""
+        now, self.state = self.state, self.marked
+        try:
+            yield
+        finally:
+            self.state = now
 
     @contextmanager
     def active(self) -> Iterator[None]:

@@ -13,8 +13,9 @@ from lnexp.config import Data, Measure, Model, RunConfig, Seed, Train
 from lnexp.data import Batches, Corpus, load
 from lnexp.model.init import build
 from lnexp.rows import Record
-from lnexp.train.loop import State, set_up, train
+from lnexp.train.loop import train
 from lnexp.train.optim import lr_at
+from lnexp.train.state import State, set_up
 
 SMALL = {"depth": 2, "width": 16, "heads": 2, "context": 16}
 
@@ -210,8 +211,9 @@ def test_a_nonfinite_step_is_recorded_and_ends_the_run_at_every_level(level, eve
     state, rows = poisoned(float("nan"), measure={"level": level, "every": every})
     assert [isfinite(r.step.loss) for r in rows] == [True, True, False]
     assert state.first_bad_step == 2 and state.steps_done == 3
-    assert [e.kind for e in rows[2].events] == ["nan", "nan"]
-    assert {e.phase for e in rows[2].events} == {"loss", "backward"}
+    origin, *rest = [e for e in rows[2].events if e.kind == "nan"]
+    assert (origin.role, origin.module, origin.op) == ("origin", "head.weight", "(given)")
+    assert {(e.phase, e.role) for e in rest} == {("loss", "propagated"), ("backward", "propagated")}
 
 
 def test_the_optimizer_does_not_act_on_a_nonfinite_step():

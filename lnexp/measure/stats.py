@@ -1,0 +1,27 @@
+"""A tensor in a few numbers."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def describe(tensor: Tensor) -> dict[str, Any]:
+    """Shape, type, range over the finite elements (None: there are none), NaN and Inf counts."""
+    values = tensor.detach().double()
+    finite = values[torch.isfinite(values)]
+    some = finite.numel() > 0
+    return {
+        "shape": list(tensor.shape),
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "min": float(finite.min()) if some else None,
+        "max": float(finite.max()) if some else None,
+        "absmax": float(finite.abs().max()) if some else None,
+        "nan": int(values.isnan().sum()),
+        "inf": int(values.isinf().sum()),
+    }
+
+
+def held(value: float, dtype: torch.dtype) -> float:
+    """A number as that type holds it: 1e-8 is 0 in float16."""
+    return float(torch.tensor(value, dtype=torch.float64).to(dtype))

@@ -1,0 +1,44 @@
+"""What the loop does once when a step fails: hand it to the autopsy as it was."""
+
+import torch
+from torch import Tensor, nn
+
+from ..measure.autopsy import Autopsy, examine
+from ..measure.nonfinite import Gradients
+from ..measure.optimizer import failed_update
+from ..measure.probes import Probe
+from .state import State
+
+
+def examine_step(state: State, x_BT: Tensor, y_BT: Tensor, step: int) -> Autopsy:
+    """A loss or gradient that is not finite: the same weights, batch and dropout again."""
+
+    def run(model: nn.Module) -> Tensor:
+        with state.dropout.again():
+            return state.scale.scale(state.losses(model, x_BT, y_BT)[1])
+
+    def shadow(model: nn.Module, dtype: torch.dtype) -> Tensor:
+        with state.dropout.again(), state.dropout.active():
+            return state.objective(model, x_BT, y_BT)[1]
+
+    return examine(state.model, run, step=step, shadow=shadow)
+
+
+def examine_update(state: State, probe: Probe, before: Gradients, step: int) -> Autopsy | None:
+    """An update that made weights non-finite, while its gradients and moments are there."""
+    found = failed_update(state.optimizer, probe.names, probe.weights, probe.kept)
+    if found is None:
+        return None
+    birth, figures, finite = found
+    return Autopsy(
+        step=step,
+        reproduced=True,
+        origin=birth,
+        propagated=None,
+        loss=before.loss,
+        grad_norm=before.grad_norm,
+        optimizer=figures,
+        shadow={"float64": {"loss": None, "grad_norm": None, "finite": finite, "origin": None}},
+        nature="numerical" if finite else "mathematical",
+        seconds=0.0,
+    )

@@ -1,0 +1,71 @@
+"""All that training changes, and what it needs to go on.
+
+Shapes: B batch, T time, V vocabulary.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import Optimizer
+
+from ..config import RunConfig
+from ..data import Batches, Corpus, unigram_nll
+from ..model.gpt import GPT
+from ..model.init import build
+from .optim import new_optimizer
+from .precision import PRECISIONS, Format
+from .scaling import LossScale
+from .streams import DropoutStream
+
+
+@dataclass
+class State:
+    config: RunConfig
+    model: GPT
+    optimizer: Optimizer
+    batches: Batches
+    dropout: DropoutStream
+    scale: LossScale
+    format: Format
+    unigram_V: Tensor
+    first_bad_step: int | None = None
+    steps_done: int = 0  # rows yielded, the failing one included
+    skipped: int = 0  # steps without an update
+
+    def losses(self, model: nn.Module, x_BT: Tensor, y_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """Cross entropy in nats, and what is minimised: with z_loss also z mean(log^2 Z)."""
+        with self.dropout.active(), self.format.forward(x_BT.device):
+            return self.objective(model, x_BT, y_BT)
+
+    def objective(self, model: nn.Module, x_BT: Tensor, y_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """The same without autocast."""
+        logits = model(x_BT).flatten(0, 1)
+        loss = F.cross_entropy(logits, y_BT.flatten())
+        z_loss = self.config.train.z_loss
+        if z_loss == 0:
+            return loss, loss
+        return loss, loss + z_loss * logits.logsumexp(-1).square().mean()
+
+
+def set_up(config: RunConfig, corpus: Corpus, device: str) -> State:
+    """Model, optimizer and data stream of a run, each from its own seed."""
+    torch.set_num_threads(config.train.threads)
+    torch.set_flush_denormal(config.train.flush_denormal)
+    target = torch.device(device)
+    number_format = PRECISIONS[config.train.precision]
+    model = build(config.model, len(corpus.vocabulary), config.seed.init)
+    model.to(device=target, dtype=number_format.weights)
+    return State(
+        config=config,
+        model=model,
+        optimizer=new_optimizer(model, config.train),
+        batches=Batches(
+            corpus, config.train.batch_size, config.model.context, config.seed.data, target
+        ),
+        dropout=DropoutStream(config.model.dropout, config.seed.data, target),
+        scale=LossScale(config.train, target),
+        format=number_format,
+        unigram_V=unigram_nll(corpus, target),
+    )
