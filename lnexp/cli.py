@@ -2,12 +2,15 @@
 
 import os
 import sys
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from . import __version__
+from .console import say
 from .errors import UserError
 
 app = typer.Typer(
@@ -19,6 +22,27 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """A command whose reader may go away (`| head`) and whose disk may be full."""
+
+    @wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> None:
+        try:
+            function(*args, **kwargs)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+        except OSError as error:
+            if os.environ.get("LNEXP_DEBUG") == "1":
+                raise
+            say(f"lnexp: {error}")
+            raise typer.Exit(1) from None
+
+    return app.command()(guarded)
+
+
 Out = Annotated[Path, typer.Option("-o", "--out", help="Folder that results go to.")]
 Set = Annotated[
     list[str] | None,
@@ -28,7 +52,7 @@ Results = Annotated[Path, typer.Argument(help="results/, one sweep folder or one
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@app.command()
+@command
 def run(
     config: Annotated[
         list[str], typer.Argument(help="Files, folders or names of shipped experiments.")
@@ -48,7 +72,7 @@ def run(
     raise typer.Exit(command.run(config, out, set_ or [], workers(jobs), force, dry_run))
 
 
-@app.command()
+@command
 def plan(config: list[str], set_: Set = None, json: AsJson = False) -> None:
     """Show what would run: the grid, parameters, FLOPs, memory, eps, init; no training."""
     from .commands import plan as command
@@ -56,7 +80,7 @@ def plan(config: list[str], set_: Set = None, json: AsJson = False) -> None:
     command.plan(config, set_ or [], json)
 
 
-@app.command()
+@command
 def plot(
     results: Results,
     by: Annotated[str | None, typer.Option(help="Sweep key that colours the curves.")] = None,
@@ -74,7 +98,7 @@ def plot(
     command.plot(results, by, style, format_, steps)
 
 
-@app.command()
+@command
 def show(
     results: Results,
     json: AsJson = False,
@@ -87,13 +111,13 @@ def show(
     command.show(results, [name for name, on in (("json", json), ("csv", csv), ("tex", tex)) if on])
 
 
-@app.command()
+@command
 def sample(
     run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     prompt: Annotated[str, typer.Option(help="Text to go on from.")] = "",
     length: Annotated[int, typer.Option(min=1, help="Letters to draw.")] = 300,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of the draws.")] = 0,
 ) -> None:
     """Print text drawn from a finished run."""
     from .sample import load_sampler
@@ -101,7 +125,7 @@ def sample(
     print(load_sampler(run_folder).generate(prompt, length, temperature, seed))
 
 
-@app.command()
+@command
 def configs(
     name: Annotated[str | None, typer.Argument(help="Copy this experiment here.")] = None,
 ) -> None:
@@ -111,7 +135,7 @@ def configs(
     command.configs(name)
 
 
-@app.command()
+@command
 def schema() -> None:
     """Print the JSON Schema of a config file, for editors."""
     from .commands import configs as command
@@ -119,7 +143,7 @@ def schema() -> None:
     print(command.schema())
 
 
-@app.command()
+@command
 def doctor(json: AsJson = False) -> None:
     """Show versions, device, threads and the precisions that work here."""
     from .commands import doctor as command
@@ -144,20 +168,20 @@ def options(
 
 def main() -> Any:
     """Errors of the user are one or two lines on standard error and exit code 2."""
-    for stream in (sys.stdout, sys.stderr):  # an ASCII console gets escapes, never a failure
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as a daemon's are
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+        stream = getattr(sys, name)
+        if hasattr(stream, "reconfigure"):  # an ASCII console gets escapes, never a failure
+            stream.reconfigure(errors="backslashreplace")
     try:
         return app()
     except UserError as error:
         if os.environ.get("LNEXP_DEBUG") == "1":
             raise
         for problem in error.problems:
-            print(problem, file=sys.stderr)
+            say(problem)
         sys.exit(2)
-    except BrokenPipeError:  # `lnexp show | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
 
 
 if __name__ == "__main__":

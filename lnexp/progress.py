@@ -8,9 +8,10 @@ from typing import Self
 
 from tqdm import tqdm
 
+from .console import say
 from .runs.execute import Watcher
 from .runs.plan import PlannedRun
-from .runs.rundir import Status, last_step
+from .runs.rundir import Status, last_row
 
 
 class Progress(Watcher):
@@ -36,16 +37,16 @@ class Progress(Watcher):
         if not self.shown:
             return
         for bar, name in zip(self.lines, [*names, *[""] * self.jobs], strict=False):
-            at = last_step(self.folder / "runs" / name) if name else None
-            where = f"step {at[0] + 1}/{self.steps[name]}  loss {float(at[1]):.3f}" if at else ""
+            at = last_row(self.folder / "runs" / name) if name else None
+            where = f"step {at.step + 1}/{self.steps[name]}  loss {at.loss:.3f}" if at else ""
             bar.set_description_str(f"{name}  {where}" if name else "")
         self.bar.refresh()
 
     def ended(self, run: PlannedRun, status: Status) -> None:
         self.bar.update()
         if status.status == "failed":
-            # Said when it happens, terminal or not.
-            tqdm.write(f"failed: {run.name}: {status.error}", file=sys.stderr)
+            self.bar.clear()
+            say(f"failed: {run.name}: {status.error}")  # when it happens, terminal or not
 
     def __enter__(self) -> Self:
         return self

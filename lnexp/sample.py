@@ -4,10 +4,12 @@ Shapes: B batch (1), T time, V vocabulary.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from .config import RunConfig
@@ -66,7 +68,8 @@ def next_letter(logits_V: Tensor, temperature: float, generator: torch.Generator
         )
     if temperature == 0:
         return int(logits_V.argmax())
-    p_V = (logits_V.double() / temperature).softmax(-1)
+    logits_V = logits_V.double()
+    p_V = ((logits_V - logits_V.max()) / temperature).softmax(-1)  # never inf / inf
     return int(torch.multinomial(p_V, 1, generator=generator))
 
 
@@ -78,8 +81,13 @@ def load_sampler(folder: Path) -> Sampler:
     if status is None or status.status != "finished":
         state = "not over" if status is None else status.status
         raise UserError(f"{folder.name} is {state}: only a finished run can be sampled")
-    config = RunConfig.model_validate(read(folder / "config.yaml").value)
+    try:
+        config = RunConfig.model_validate(read(folder / "config.yaml").value)
+    except ValidationError:
+        raise UserError(f"{folder / 'config.yaml'} is not the config of a run") from None
     saved = checkpoint.read(folder)
+    if saved is not None and not isinstance(saved.get("model"), Mapping):
+        raise UserError(f"{folder.name}: its checkpoint holds no weights")
     if saved is None:
         why = (
             f"its weights became non-finite at step {status.first_bad_step}"
@@ -87,7 +95,7 @@ def load_sampler(folder: Path) -> Sampler:
             else "measure.keep was none"
         )
         raise UserError(f"{folder.name} has no checkpoint: {why}")
-    vocabulary = json.loads((folder / "env.json").read_text(encoding="utf-8"))["vocabulary"]
+    vocabulary = _vocabulary(folder / "env.json")
     size = len(saved["model"]["head.weight"])
     if size != len(vocabulary):
         raise UserError(
@@ -95,5 +103,20 @@ def load_sampler(folder: Path) -> Sampler:
             "they do not belong together"
         )
     model = GPT(config.model, len(vocabulary))
-    model.load_state_dict(saved["model"])
+    try:
+        model.load_state_dict(saved["model"])
+    except RuntimeError:
+        raise UserError(
+            f"{folder.name}: the checkpoint's weights are not those of its config.yaml"
+        ) from None
     return Sampler(model.float().eval(), vocabulary, config.model.context)
+
+
+def _vocabulary(path: Path) -> str:
+    try:
+        letters = json.loads(path.read_text(encoding="utf-8"))["vocabulary"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        letters = None
+    if not isinstance(letters, str) or not letters:
+        raise UserError(f"{path} is missing or damaged: it holds the run's letters")
+    return letters

@@ -75,3 +75,28 @@ def test_what_is_no_finished_run_is_said(run_folder, tmp_path):
     (tmp_path / "config.yaml").write_text("model: {}\n")
     with pytest.raises(UserError, match="only a finished run"):
         load_sampler(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name, content, says",
+    [
+        ("checkpoint.pt", b"", "damaged"),
+        ("checkpoint.pt", b"garbage" * 99, "damaged"),
+        ("env.json", b"", "damaged"),
+        ("env.json", b'{"vocabulary": 3}', "damaged"),
+        ("config.yaml", b"model: {depth: 2, width: 16, heads: 2, context: 8}\n", "weights"),
+        ("config.yaml", b"model: {dpeth: 2}\n", "not the config"),
+    ],
+)
+def test_a_damaged_run_folder_is_named_in_a_line(run_folder, tmp_path, name, content, says):
+    import shutil
+
+    other = tmp_path / "run"
+    shutil.copytree(run_folder, other)
+    (other / name).write_bytes(content)
+    with pytest.raises(UserError, match=says):
+        load_sampler(other)
+
+
+def test_a_tiny_temperature_takes_the_likeliest(sampler):
+    assert sampler.generate("ab", 6, 1e-320, 0) == sampler.generate("ab", 6, 0.0, 0)

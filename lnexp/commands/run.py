@@ -1,12 +1,14 @@
 """lnexp run: train what is not done, then judge it from the CSVs."""
 
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from ..console import say
+from ..errors import UserError
 from ..progress import Progress
 from ..runs.execute import is_done, locked, run_plan
+from ..runs.interrupt import interruptible
 from ..runs.plan import Plan
 from ..runs.rundir import Status
 from .plan import plans
@@ -33,23 +35,19 @@ def run(
         return 0
     failed: list[str] = []
     try:
-        with ExitStack() as locks:
+        with interruptible(), ExitStack() as locks:
             for plan in made:  # all of them before run 1
                 locks.enter_context(locked(plan.folder(out)))
             for plan in made:
                 statuses = _train(plan, out, todo[plan.sweep.name], jobs, force)
                 failed += [name for name, s in statuses.items() if s.status == "failed"]
     except KeyboardInterrupt:
-        print("interrupted: what is finished is kept; the same command goes on", file=sys.stderr)
+        say("interrupted: what is finished is kept; the same command goes on")
         return INTERRUPTED
     for plan in made:
         _judge(plan, out)
     if failed:
-        print(
-            f"{len(failed)} runs failed; each folder's error.txt has the traceback: "
-            + ", ".join(failed),
-            file=sys.stderr,
-        )
+        say(f"{_runs(len(failed))} failed; error.txt in each folder says why: {', '.join(failed)}")
     return 1 if failed else 0
 
 
@@ -60,21 +58,21 @@ def _todo(plan: Plan, out: Path, force: bool) -> list[str]:
 
 def _announce(plan: Plan, out: Path, todo: list[str]) -> None:
     for note in plan.notes:
-        print(f"note: {note}", file=sys.stderr)
+        say(f"note: {note}")
     runs = plan.folder(out) / "runs"
     held = {run.name for run in plan.runs}
     dropped = sorted(p.name for p in runs.iterdir() if p.name not in held) if runs.is_dir() else []
     if dropped:
-        print(
-            f"note: {len(dropped)} runs on disk are no points of this config and stay as they "
-            f"are: {', '.join(dropped)}",
-            file=sys.stderr,
+        say(
+            f"note: {_runs(len(dropped))} on disk, no longer in this config, stay as they are: "
+            + ", ".join(dropped)
         )
     done = len(plan.runs) - len(todo)
-    print(
-        f"{plan.sweep.name}: {len(plan.runs)} runs, {done} finished, {len(todo)} to train",
-        file=sys.stderr,
-    )
+    say(f"{plan.sweep.name}: {_runs(len(plan.runs))}, {done} finished, {len(todo)} to train")
+
+
+def _runs(count: int) -> str:
+    return f"{count} run" if count == 1 else f"{count} runs"
 
 
 def _train(plan: Plan, out: Path, todo: list[str], jobs: int, force: bool) -> dict[str, Status]:
@@ -86,12 +84,20 @@ def _train(plan: Plan, out: Path, todo: list[str], jobs: int, force: bool) -> di
 def _judge(plan: Plan, out: Path) -> None:
     """Verdicts come from the CSVs alone; then a learned run's snapshot is cut to its weights."""
     from ..analysis.load import load
-    from ..runs.checkpoint import cut_to_weights
     from .read import print_tables
 
     results = load(plan.folder(out))
+    print_tables(results)
     keep = {run.name: run.config.measure.keep for run in plan.runs}
     for folder, verdict in zip(results.runs["folder"], results.runs["verdict"], strict=True):
         if verdict in ("learned", "nothing_to_learn") and keep[Path(folder).name] == "weights":
-            cut_to_weights(Path(folder))
-    print_tables(results)
+            _cut(Path(folder))
+
+
+def _cut(folder: Path) -> None:
+    from ..runs.checkpoint import cut_to_weights
+
+    try:
+        cut_to_weights(folder)
+    except (UserError, OSError) as error:  # the results are there; only the snapshot is not cut
+        say(f"note: {error}")

@@ -1,11 +1,14 @@
 """checkpoint.pt: written whole or not at all."""
 
+import io
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..errors import UserError
 from ..train.state import State
 
 NAME = "checkpoint.pt"
@@ -27,11 +30,17 @@ def save(folder: Path, state: State) -> None:
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """None: the run kept none."""
+    """None: the run kept none. Raises UserError where it cannot be read."""
     path = folder / NAME
     if not path.exists():
         return None
-    return torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError):
+        found = None
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is damaged or no checkpoint; train the run again")
+    return found
 
 
 def cut_to_weights(folder: Path) -> None:
@@ -43,5 +52,7 @@ def cut_to_weights(folder: Path) -> None:
 
 def _write(folder: Path, content: dict[str, Any]) -> None:
     draft = folder / (NAME + ".tmp")
-    torch.save(content, draft)
+    buffer = io.BytesIO()  # torch's own writer says nothing of a full disk
+    torch.save(content, buffer)
+    draft.write_bytes(buffer.getbuffer())
     os.replace(draft, folder / NAME)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from multiprocessing import get_context
 from pathlib import Path
+from traceback import format_exc
 
 from filelock import FileLock, Timeout
 from pebble import ProcessExpired, ProcessPool
@@ -21,21 +22,22 @@ from pebble import ProcessExpired, ProcessPool
 from ..errors import UserError
 from ..model.check import step_flops
 from ..sweep import dump
+from .interrupt import deaf_children, end_with_parent
 from .plan import Plan, PlannedRun
-from .rundir import Status, read_status, strict_json, write_atomically
-from .worker import ignore_interrupts, record_failure, train_run
+from .rundir import Status, last_row, read_status, strict_json, write_atomically
+from .worker import record_failure, train_run
 
 POLL_SECONDS = 0.2
 
 
 def is_done(run: PlannedRun, folder: Path) -> bool:
-    """Finished with all its steps, or stopped by a non-finite value. Anything else trains."""
+    """Finished with all its steps, or stopped by a non-finite value, and its rows are there."""
     status = read_status(folder)
-    return (
-        status is not None
-        and status.status == "finished"
-        and (status.first_bad_step is not None or status.steps_done >= run.config.train.steps)
-    )
+    if status is None or status.status != "finished":
+        return False
+    last = last_row(folder)
+    whole = last is not None and last.step + 1 == status.steps_done
+    return whole and (status.stopped or status.steps_done >= run.config.train.steps)
 
 
 @contextmanager
@@ -112,7 +114,7 @@ def run_plan(
     statuses: dict[str, Status] = {}
     with ProcessPool(
         max_workers=min(jobs, len(todo)),
-        initializer=ignore_interrupts,
+        initializer=end_with_parent,
         context=get_context("spawn"),  # never fork: torch's threads do not survive it
     ) as pool:
         try:
@@ -121,11 +123,9 @@ def run_plan(
                 path = folder / "runs" / run.name
                 if force and path.exists():
                     shutil.rmtree(path)
-                futures[
-                    pool.schedule(
-                        train_run, args=[str(path), run.config, run.device, run.corpus.sha256]
-                    )
-                ] = run
+                work = [str(path), run.config, run.device, run.corpus.sha256]
+                with deaf_children():  # the first call starts the workers
+                    futures[pool.schedule(train_run, args=work)] = run
             pending = set(futures)
             while pending:
                 over, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
@@ -144,9 +144,10 @@ def _status(future: Future, path: Path) -> Status:
     try:
         return future.result()
     except ProcessExpired as death:
-        return record_failure(path, f"the worker process died: {_cause(death.exitcode)}")
+        why = f"the worker process died: {_cause(death.exitcode)}"
+        return record_failure(path, why, f"{why}\n")
     except Exception as error:  # pickling, a broken pool: this run's failure, not the sweep's
-        return record_failure(path, f"{type(error).__name__}: {error}")
+        return record_failure(path, f"{type(error).__name__}: {error}", format_exc())
 
 
 def _cause(exitcode: int | None) -> str:

@@ -25,6 +25,7 @@ class Status:
     steps_done: int = 0
     seconds: float = 0.0
     first_bad_step: int | None = None
+    stopped: bool = False  # a non-finite value ended the run before its steps were done
     unmoved: tuple[str, ...] = ()  # tensors bit-identical to their start
     skipped: int = 0  # steps without an update
     adam_underflowed: float | None = None  # share of elements with v = 0 and m != 0 at the end
@@ -56,11 +57,12 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def read_status(folder: Path) -> Status | None:
-    """None: the run is not over (or left no readable status)."""
+    """None: the run is not over, or left no readable status. A later version's keys are left out."""
     try:
-        fields = json.loads((folder / "status.json").read_text(encoding="utf-8"))
-        return Status(**{**fields, "unmoved": tuple(fields["unmoved"])})
-    except (OSError, ValueError, TypeError, KeyError):
+        found = json.loads((folder / "status.json").read_text(encoding="utf-8"))
+        known = {name: found[name] for name in header(Status) if found.get(name) is not None}
+        return Status(**{**known, "unmoved": tuple(known.get("unmoved", ()))})
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -120,17 +122,22 @@ class RunDir:
         self.close()
 
 
-def last_step(folder: Path) -> tuple[int, str] | None:
-    """Step and loss (as text) of the last whole row of steps.csv, read from its end."""
+@dataclass(frozen=True)
+class LastRow:
+    step: int
+    seconds: float
+    loss: float
+
+
+def last_row(folder: Path) -> LastRow | None:
+    """The last whole row of steps.csv, read from its end; None: there is none."""
     try:
         with (folder / "steps.csv").open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - 1000))
             tail = file.read().decode("utf-8", "replace")
-    except OSError:
+        names = header(StepRow)
+        cells = dict(zip(names, tail[: tail.rfind("\n")].splitlines()[-1].split(","), strict=True))
+        return LastRow(int(cells["step"]), float(cells["seconds"]), float(cells["loss"]))
+    except (OSError, ValueError, IndexError):
         return None
-    rows = tail[: tail.rfind("\n")].splitlines()
-    cells = rows[-1].split(",") if rows else []
-    if len(cells) != len(header(StepRow)) or not cells[0].isdigit():
-        return None
-    return int(cells[0]), cells[4]

@@ -1,9 +1,8 @@
 """One run from its config to its folder; what a worker process does."""
 
-import signal
-import traceback
 from functools import lru_cache
 from pathlib import Path
+from traceback import format_exc
 
 import torch
 
@@ -17,12 +16,7 @@ from ..train.loop import train
 from ..train.state import State, set_up
 from . import checkpoint
 from .environment import environment
-from .rundir import RunDir, Status
-
-
-def ignore_interrupts() -> None:
-    """Ctrl-C reaches the whole process group; the parent alone decides what it means."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+from .rundir import RunDir, Status, last_row
 
 
 @lru_cache(maxsize=4)
@@ -34,7 +28,6 @@ def train_run(folder: str, config: RunConfig, device: str, data_sha256: str) -> 
     """Train one run into its folder. An exception becomes status failed with its traceback in
     error.txt; it never leaves this function."""
     run = RunDir(Path(folder))
-    state: State | None = None
     try:
         corpus = _corpus(config.data.model_dump_json())
         if corpus.sha256 != data_sha256:
@@ -52,6 +45,7 @@ def train_run(folder: str, config: RunConfig, device: str, data_sha256: str) -> 
                 status="finished",
                 steps_done=state.steps_done,
                 seconds=seconds,
+                stopped=state.stopped,
                 first_bad_step=state.first_bad_step,
                 unmoved=tuple(_unmoved(state, len(corpus.vocabulary))),
                 skipped=state.skipped,
@@ -60,17 +54,22 @@ def train_run(folder: str, config: RunConfig, device: str, data_sha256: str) -> 
             )
             run.finish(status)
     except Exception as error:  # whatever happens to this run must not stop the others
-        status = record_failure(run.path, f"{type(error).__name__}: {error}", state)
+        status = record_failure(run.path, f"{type(error).__name__}: {error}", format_exc())
     return status
 
 
-def record_failure(path: Path, why: str, state: State | None = None) -> Status:
-    """Status failed, and the traceback of the exception being handled, if any, in error.txt."""
-    why = why.splitlines()[0][:500]
-    status = Status("failed", steps_done=state.steps_done if state else 0, error=why)
+def record_failure(path: Path, why: str, whole: str) -> Status:
+    """Status failed with what the rows tell; `whole`, a traceback or a sentence, in error.txt."""
+    last = last_row(path)
+    status = Status(
+        "failed",
+        steps_done=last.step + 1 if last else 0,
+        seconds=last.seconds if last else 0.0,
+        error=(why.splitlines() or [why])[0][:500],
+    )
     try:
         path.mkdir(parents=True, exist_ok=True)
-        (path / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
+        (path / "error.txt").write_text(whole, encoding="utf-8")
         RunDir(path).finish(status)
     except OSError:  # a full disk: the missing status.json reads as interrupted, never as finished
         pass

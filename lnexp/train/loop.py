@@ -75,8 +75,8 @@ def train(state: State) -> Iterator[Record]:
         state.optimizer.zero_grad(set_to_none=True)
         state.steps_done, state.skipped = step + 1, state.skipped + (not healthy)
 
-        stops = bad_weights or given_up or (failed and settings.on_nonfinite == "stop")
-        last = stops or step == settings.steps - 1
+        state.stopped = bad_weights or given_up or (failed and settings.on_nonfinite == "stop")
+        last = state.stopped or step == settings.steps - 1
         evaluated = probe.on and (last or (step + 1) % config.measure.eval_every == 0)
         yield Record(
             step=StepRow(

@@ -31,6 +31,7 @@ class State:
     format: Format
     unigram_V: Tensor
     first_bad_step: int | None = None
+    stopped: bool = False  # a non-finite value ended the run before its steps were done
     steps_done: int = 0  # rows yielded, the failing one included
     skipped: int = 0  # steps without an update
 

@@ -2,6 +2,9 @@
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from lnexp.runs.plan import make_plan
 from lnexp.runs.rundir import read_status
 from lnexp.sweep import load_sweep
 
+from ..cli import lnexp
 from .small import SMALL, files, rows, write_config
 
 
@@ -150,3 +154,57 @@ def test_a_lock_file_that_a_dead_process_left_is_no_obstacle(tmp_path):
     (tmp_path / "small" / ".lock").touch()
     with locked(tmp_path / "small"):
         assert not FileLock(tmp_path / "small" / ".lock", thread_local=False).is_locked
+
+
+def test_a_run_that_went_on_after_a_bad_step_is_not_done_when_more_steps_are_asked(tmp_path):
+    text = SMALL.replace("lr: 3e-3", "lr: 1e-30, on_nonfinite: continue")
+    one = ["model.placement=[pre]", "model.dropout=[0.0]", "seeds=[0]"]
+    plan = plan_of(tmp_path, *one, text=text)
+    run_plan(plan, tmp_path, jobs=1)
+    folder = tmp_path / "small" / "runs" / plan.runs[0].name
+    status = (folder / "status.json").read_text()
+    skipping = status.replace('"first_bad_step": null', '"first_bad_step": 3')
+    (folder / "status.json").write_text(skipping)
+    longer = plan_of(tmp_path, *one, "train.steps=20", text=text)
+    assert is_done(plan.runs[0], folder) and not is_done(longer.runs[0], folder)
+    stopped = skipping.replace('"stopped": false', '"stopped": true')
+    (folder / "status.json").write_text(stopped)
+    assert is_done(longer.runs[0], folder)
+
+
+def test_a_later_versions_status_keeps_its_run_finished_and_lost_rows_do_not(trained, tmp_path):
+    plan = make_plan(load_sweep(trained / "small.yaml"))
+    folder = tmp_path / "run"
+    shutil.copytree(trained / "small" / "runs" / plan.runs[0].name, folder)
+    status = json.loads((folder / "status.json").read_text())
+    (folder / "status.json").write_text(json.dumps({**status, "later": 1, "unmoved": None}))
+    assert is_done(plan.runs[0], folder)
+    whole = (folder / "steps.csv").read_text()
+    (folder / "steps.csv").write_text("\n".join(whole.splitlines()[:-3]) + "\n")
+    assert not is_done(plan.runs[0], folder)
+
+
+def test_a_damaged_snapshot_never_costs_the_table(tmp_path):
+    text = SMALL.replace("steps: 12", "steps: 60").replace("lr: 3e-3", "lr: 1e-2")
+    write_config(tmp_path, text)
+    words = ("run", "small.yaml", "-s", "model.placement=[pre]", "-s", "model.dropout=[0.0]")
+    assert lnexp(*words, cwd=tmp_path).code == 0
+    for checkpoint in tmp_path.glob("results/small/runs/*/checkpoint.pt"):
+        checkpoint.write_bytes(checkpoint.read_bytes()[:400])
+    said = lnexp(*words, cwd=tmp_path)
+    assert said.code == 0 and "learned" in said.out and "damaged" in said.err
+
+
+def test_a_stream_that_is_closed_never_decides_whether_runs_train(tmp_path):
+    write_config(tmp_path)
+    words = f"{sys.executable} -m lnexp.cli run small.yaml -s seeds=[0] -s model.dropout=[0.0]"
+    done = subprocess.run(["bash", "-c", f"{words} 2>&-"], cwd=tmp_path, capture_output=True)
+    assert done.returncode == 0
+    assert len(list(tmp_path.glob("results/small/runs/*/status.json"))) == 2
+    full = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m lnexp.cli show results > /dev/full"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert full.returncode == 1 and "No space" in full.stderr and "Traceback" not in full.stderr

@@ -4,7 +4,7 @@ from math import inf, nan
 import pytest
 
 from lnexp.rows import EventRow, LayerRow, Record, StepRow
-from lnexp.runs.rundir import RunDir, Status, last_step, read_status, strict_json
+from lnexp.runs.rundir import LastRow, RunDir, Status, last_row, read_status, strict_json
 
 
 def record(step: int, loss: float = 1.5, **fields) -> Record:
@@ -24,7 +24,7 @@ def test_rows_are_on_disk_after_every_step(tmp_path):
     with RunDir(tmp_path / "run").begin("a: 1\n", {}) as run:
         for step in range(3):
             run.write(record(step))
-            assert last_step(run.path) == (step, "1.5")
+            assert last_row(run.path) == LastRow(step, 0.1, 1.5)
             assert (run.path / "layers.csv").read_text().count("\n") == step + 2
         assert read_status(run.path) is None
 
@@ -36,7 +36,7 @@ def test_a_fresh_start_leaves_nothing_of_an_earlier_try(tmp_path):
         run.finish(Status("finished", 1))
     (tmp_path / "steps.csv").write_text("")  # a 0-byte file gets its header, too
     with run.begin("a: 1\n", {}):
-        assert read_status(tmp_path) is None and last_step(tmp_path) is None
+        assert read_status(tmp_path) is None and last_row(tmp_path) is None
     assert (tmp_path / "steps.csv").read_text().count("step") == 1
 
 
@@ -45,7 +45,7 @@ def test_a_half_written_last_line_is_not_read(tmp_path):
         run.write(record(0))
     with (tmp_path / "steps.csv").open("a") as file:
         file.write("1,128,0.2,0.001,1.2")
-    assert last_step(tmp_path) == (0, "1.5")
+    assert last_row(tmp_path) == LastRow(0, 0.1, 1.5)
 
 
 def test_status_reads_back_and_a_broken_one_is_none(tmp_path):
