@@ -112,6 +112,17 @@ def show(
 
 
 @command
+def explain(
+    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    json: AsJson = False,
+) -> None:
+    """Say in words what happened to a run, where a bad value was born, and what to try."""
+    from .commands.explain import explain as command
+
+    command(run_folder, json)
+
+
+@command
 def sample(
     run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     prompt: Annotated[str, typer.Option(help="Text to go on from.")] = "",

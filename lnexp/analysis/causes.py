@@ -1,16 +1,15 @@
 """Why a run did what it did: each cause is read off recorded numbers and shows them."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import ceil, inf, isfinite, isinf, isnan, nan
+from math import inf, isfinite, isinf, isnan, nan
 
-import numpy as np
-import pandas as pd
+from lnexp.analysis.autopsy import Autopsy
+from lnexp.analysis.origin import Origin
+from lnexp.analysis.readings import Gradients, Movement, Underflow
+from lnexp.analysis.statistics import Slope
 
-from lnexp.analysis.statistics import Slope, median
-from lnexp.analysis.table import column, numbers
-
-# Readings that End speaks of for gradients and updates.
-LAST_READINGS = 0.2
 # First/last block gradient ratio. Runs that learn sit between 0.5 and 10; a 24-block Post-LN that
 # stalls passes 1e-2 within 20 steps and goes on to 1e-4 .. 1e-7.
 VANISHING = 1e-2
@@ -20,89 +19,20 @@ EXPLODING = 1e2
 RANK_COLLAPSE = 0.99
 # A slope below 0 must be so many standard errors away from it.
 SLOPE_ERRORS = 2.0
-
-BLOCK_PARTS = ("attn", "mlp", "norm")
+# All updates together, over the norm of the weights: what is below moved nothing that matters. At
+# lr 1e-3 a hundred updates come to 7 % and more, at 1e-7 to a hundredth of a percent.
+MOVED = 0.01
+FEWEST_UPDATES = 20
+# Share of elements whose second moment is 0 under a gradient that is not.
+UNDERFLOW = 0.1
+# Weights of norms by their names in our GPT.
+NORM_GAIN = re.compile(r"(norm|before|after|inside)\.weight$")
 
 
 @dataclass(frozen=True)
 class Cause:
     name: str
     evidence: str  # the figures, in a few words
-
-
-@dataclass(frozen=True)
-class Origin:
-    """The first non-finite value."""
-
-    step: int
-    place: str = ""  # "inf in backward, blocks.3.mlp (aten.mul)"; empty: no event tells
-
-
-def last_readings(values: np.ndarray) -> np.ndarray:
-    """The last 20 % along the first axis, at least one."""
-    return values[len(values) - ceil(LAST_READINGS * len(values)) :]
-
-
-def block_norms(layers: pd.DataFrame, name: str, depth: int) -> tuple[np.ndarray, np.ndarray]:
-    """Steps, and norms[reading, block] = root of the sum of the squares over the block's parts.
-
-    A block without a reading in a step is NaN there; steps without any are left out.
-    """
-    values = column(layers, name)
-    part, layer = column(layers, "part"), column(layers, "layer").to_numpy()
-    use = part.isin(BLOCK_PARTS).to_numpy() & values.notna().to_numpy()
-    use &= (layer >= 0) & (layer < depth)
-    steps, reading = np.unique(column(layers, "step").to_numpy()[use], return_inverse=True)
-    norms = np.full((len(steps), depth), nan)
-    at = (reading, layer[use])
-    norms[at] = 0.0
-    np.hypot.at(norms, at, numbers(values)[use])  # hypot: squares of 1e-200 must not become 0
-    return steps, norms
-
-
-def ratios(norms: np.ndarray) -> np.ndarray:
-    """First over last block; NaN where one is non-finite, 0/0 left out, x/0 is inf."""
-    if norms.shape[1] < 2 or not len(norms):
-        return np.empty(0)
-    first, last = norms[:, 0], norms[:, -1]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(np.isfinite(first) & np.isfinite(last), first / last, nan)
-    return ratio[~((first == 0) & (last == 0))]
-
-
-@dataclass(frozen=True)
-class Gradients:
-    """What layers.csv says about the blocks of one run. None: not measured."""
-
-    ratio_step0: float | None = None
-    ratio_end: float | None = None
-    update_ratio_end: float | None = None
-    zero_blocks: int = 0  # blocks whose last gradients are exactly 0
-    token_cosine: float | None = None  # of the last block
-
-    @classmethod
-    def of(cls, layers: pd.DataFrame, depth: int) -> "Gradients":
-        steps, grads = block_norms(layers, "grad_norm", depth)
-        _, updates = block_norms(layers, "update_norm", depth)
-        zero = np.median(last_readings(grads), axis=0) == 0 if len(grads) else np.zeros(0)
-        cosine = numbers(column(layers, "token_cosine"))
-        mine = (column(layers, "part") == "mlp") & (column(layers, "layer") == depth - 1)
-        cosine = cosine[mine.to_numpy() & column(layers, "token_cosine").notna().to_numpy()]
-        return cls(
-            ratio_step0=median(ratios(grads[steps == 0])),
-            ratio_end=median(ratios(last_readings(grads))),
-            update_ratio_end=median(ratios(last_readings(updates))),
-            zero_blocks=int(zero.sum()),
-            token_cosine=median(last_readings(cosine)),
-        )
-
-
-def growth(grad_norm: np.ndarray) -> float | None:
-    """Largest finite gradient norm among the last 20 % of readings over the first reading."""
-    finite = grad_norm[np.isfinite(grad_norm)]
-    if len(finite) < 2 or finite[0] == 0:
-        return None
-    return float(last_readings(finite).max() / finite[0])
 
 
 @dataclass(frozen=True)
@@ -121,6 +51,10 @@ class Seen:
     fit: Slope = field(default_factory=lambda: Slope(nan, inf))
     falling: bool = False
     origin: Origin | None = None
+    gains_unmoved: bool = False  # none of the norms' gains moved
+    movement: Movement | None = None
+    underflow: Underflow = Underflow()
+    autopsy: Autopsy | None = None
 
 
 def vanishing(seen: Seen) -> Cause | None:
@@ -146,14 +80,21 @@ def rank_collapse(seen: Seen) -> Cause | None:
 
 
 def all_frozen(seen: Seen) -> bool:
+    """Whether no weight ever moved."""
     return bool(seen.tensors) and seen.unmoved == seen.tensors
+
+
+def all_gains(unmoved: Sequence[str], gains: int | None) -> bool:
+    """Whether the gains of all norms are among the tensors that never moved."""
+    return bool(gains) and sum(bool(NORM_GAIN.search(name)) for name in unmoved) == gains
 
 
 def frozen(seen: Seen) -> Cause | None:
     if not seen.unmoved:
         return None
     of = "" if seen.tensors is None else f" of {seen.tensors}"
-    return Cause("frozen", f"{seen.unmoved}{of} weight tensors bit-identical to their start")
+    gains = ", among them all norm gains" if seen.gains_unmoved and not all_frozen(seen) else ""
+    return Cause("frozen", f"{seen.unmoved}{of} weight tensors bit-identical to their start{gains}")
 
 
 def warming_up(seen: Seen) -> Cause | None:
@@ -167,10 +108,34 @@ def warming_up(seen: Seen) -> Cause | None:
 
 
 def too_slow(seen: Seen) -> Cause | None:
-    fit = seen.fit
-    if seen.falling or not fit.value < -SLOPE_ERRORS * fit.error:
+    """Updates that are too small to matter, or a gap that falls below Falling's bar."""
+    if all_frozen(seen):
         return None
-    return Cause("too_slow", f"gap falls by {-fit.value:.2g} +- {fit.error:.1g} a step")
+    found, moved, fit = [], seen.movement, seen.fit
+    if moved is not None and moved.updates >= FEWEST_UPDATES and 0 < moved.share < MOVED:
+        most = "at most" if moved.every else "about"
+        found.append(
+            f"{moved.updates} updates moved the weights by {most} {100 * moved.share:.2g} % "
+            "of their norm"
+        )
+    if not seen.falling and fit.value < -SLOPE_ERRORS * fit.error:
+        found.append(f"gap falls by {-fit.value:.2g} +- {fit.error:.1g} a step")
+    return Cause("too_slow", ", ".join(found)) if found else None
+
+
+def adam_underflow(seen: Seen) -> Cause | None:
+    of = seen.underflow
+    found = [of.first] if of.first else []
+    if of.share is not None and of.share > UNDERFLOW:
+        found.append(f"v = 0 and m != 0 in {of.share:.0%} of all elements at the end")
+    if found and of.below_eps is not None:
+        found.append(f"sqrt(v) below eps in {of.below_eps:.0%}")
+    return Cause("adam_underflow", ", ".join(found)) if found else None
+
+
+def precision(seen: Seen) -> Cause | None:
+    found = "" if seen.autopsy is None else seen.autopsy.in_fp64
+    return Cause("precision", found) if found else None
 
 
 def exploding(seen: Seen) -> Cause | None:
@@ -190,18 +155,24 @@ def nonfinite_origin(seen: Seen) -> Cause | None:
     return Cause("nonfinite_origin", f"{place} at step {seen.origin.step}")
 
 
-ALIVE = (vanishing, zero_gradient, rank_collapse, frozen, warming_up, too_slow, exploding)
+ALIVE = (
+    vanishing, zero_gradient, rank_collapse, frozen, warming_up, too_slow, exploding,
+    adam_underflow,
+)  # fmt: skip
+UNSTABLE = (exploding, vanishing, zero_gradient, rank_collapse, frozen, adam_underflow)
 # Which causes can explain which verdict. A run that learned carries warnings only.
 EXPLAIN = {
-    "nonfinite": (nonfinite_origin, exploding, vanishing, zero_gradient),
-    "diverged": (exploding, vanishing, zero_gradient, rank_collapse, frozen),
-    "lost": (exploding, vanishing, zero_gradient, rank_collapse, frozen),
-    "spiked": (frozen,),
-    "learned": (frozen,),
+    "nonfinite": (
+        nonfinite_origin, precision, exploding, vanishing, zero_gradient, adam_underflow,
+    ),
+    "diverged": UNSTABLE,
+    "lost": UNSTABLE,
+    "spiked": (frozen, adam_underflow),
+    "learned": (frozen, adam_underflow),
     "too_short": ALIVE,
     "stalled": ALIVE,
     "plateau": ALIVE,
-}
+}  # fmt: skip
 
 
 def causes(verdict: str, seen: Seen) -> list[Cause]:
@@ -211,44 +182,6 @@ def causes(verdict: str, seen: Seen) -> list[Cause]:
 
 def has_reason_to_stall(seen: Seen) -> bool:
     return all_frozen(seen) or any(f(seen) for f in (vanishing, zero_gradient, rank_collapse))
-
-
-def find_origin(
-    steps: pd.DataFrame, events: pd.DataFrame, recorded: int | None, dynamic_scaling: bool
-) -> Origin | None:
-    """The first NaN or Inf in a loss, gradient or parameter; `recorded`: what status.json says."""
-    step = column(steps, "step").to_numpy()
-    loss = numbers(column(steps, "loss"))
-    bad = ~np.isfinite(loss) & column(steps, "loss").notna().to_numpy()
-    # What dynamic loss scaling skips is its search for a scale, as long as the loss is a number.
-    skipped = dynamic_scaling & (numbers(column(steps, "skipped")) == 1) & ~bad
-    # A norm can overflow over finite elements: then only NaN counts.
-    kinds = column(events, "kind")
-    overflow = bool((kinds == "norm_overflow").any())
-    elements = column(steps, "nonfinite_grads")
-    for name in ("val_loss", "grad_norm", "weight_norm", "update_norm"):
-        values = numbers(column(steps, name))
-        wrong = np.isnan(values) if overflow else ~np.isfinite(values)
-        wrong &= column(steps, name).notna().to_numpy()
-        if name == "grad_norm":
-            wrong = np.where(elements.notna().to_numpy(), numbers(elements) > 0, wrong)
-        bad |= wrong & ~skipped
-    unskipped = [
-        event
-        for event in events.to_dict("records")
-        if event["kind"] in ("nan", "inf")
-        and not (event["phase"] == "backward" and event["step"] in step[skipped])
-    ]
-    known = [*step[bad][:1], *(event["step"] for event in unskipped)]
-    if recorded is None and not known:
-        return None
-    at = int(min(known) if recorded is None else recorded)
-    if not unskipped:
-        return Origin(at)
-    first = min(unskipped, key=lambda event: (event["role"] == "propagated", event["step"]))
-    where = f", {first['module']}" if first["module"] else ""
-    op = f" ({first['op']})" if first["op"] else ""
-    return Origin(at, f"{first['kind']} in {first['phase']}{where}{op}")
 
 
 def text(value: float) -> str:

@@ -1,6 +1,6 @@
 """Results from disk: one row a run, and tidy step, layer and event frames read when asked for."""
 
-import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from lnexp.analysis.points import later_axes, read_points
 from lnexp.analysis.runfolder import TABLES, BrokenRun, read_config
 from lnexp.analysis.runscsv import Row, frame, is_locked, row_of, save, sweep_rows
 from lnexp.analysis.table import BrokenTable, empty_table, read_table
@@ -69,7 +70,7 @@ class Results:
 def load(path: str | Path) -> Results:
     """results/ (many sweeps), one sweep folder or one run folder."""
     path = Path(path)
-    if not path.exists():
+    if not os.path.exists(path):  # Path.exists raises where a name is too long
         raise UserError(f"{path}: not found; expected results/, a sweep folder or a run folder")
     if (path / "points.json").is_file():
         return _collect([path])
@@ -87,7 +88,7 @@ def load(path: str | Path) -> Results:
 def write_runs_csv(sweep: str | Path) -> Path:
     """Make runs.csv anew, whatever is there."""
     sweep = Path(sweep)
-    points = _read_points(sweep)
+    points = read_points(sweep)
     locked = is_locked(sweep)
     rows = [row_of(sweep / "runs" / p["run"], p, locked)[0] for p in points["runs"]]
     try:
@@ -109,12 +110,13 @@ def _collect(sweeps: list[Path]) -> Results:
     parts: list[tuple[Path, list[Row]]] = []
     for sweep in sweeps:
         try:
-            points = _read_points(sweep)
+            points = read_points(sweep)
         except UserError as problem:
             if len(sweeps) == 1:
                 raise
             results.notes += problem.problems
             continue
+        results.notes += later_axes(sweep, points)
         rows, notes, changed = sweep_rows(sweep, points)
         if changed:
             _try_to_save(sweep, rows, points)
@@ -132,9 +134,9 @@ def _one_run(folder: Path) -> Results:
     folder = folder.resolve()
     sweep = folder.parent.parent
     results = Results(frame([]), {}, {})
-    points: dict[str, Any] = {"axes": [], "runs": []}
+    points: dict[str, Any] = {"axes": [], "unknown": [], "runs": []}
     if folder.parent.name == "runs" and (sweep / "points.json").is_file():
-        points = _read_points(sweep)
+        points = read_points(sweep)
     point = next((point for point in points["runs"] if point["run"] == folder.name), None)
     if point is None:  # dropped from its sweep, or copied somewhere: its config says it all
         try:
@@ -142,7 +144,8 @@ def _one_run(folder: Path) -> Results:
         except BrokenRun as problem:
             raise UserError(str(problem)) from None
         point = {**seeds, "settings": {}}
-    row, results.notes = row_of(folder, point, is_locked(sweep))
+    row, notes = row_of(folder, point, is_locked(sweep))
+    results.notes = later_axes(sweep, points) + notes
     results.axes[sweep.name] = points["axes"]
     results.questions[sweep.name] = points.get("question", "")
     results.runs = _runs([(sweep, [row])])
@@ -157,21 +160,6 @@ def _runs(parts: list[tuple[Path, list[Row]]]) -> pd.DataFrame:
     folders = [str(sweep / "runs" / run) for sweep, run in zip(sweeps, runs["run"], strict=True)]
     runs.insert(1, "folder", pd.Series(folders, dtype=str))
     return runs
-
-
-def _read_points(sweep: Path) -> dict[str, Any]:
-    path = sweep / "points.json"
-    try:
-        points = json.loads(path.read_text(encoding="utf-8"))
-        for point in points["runs"]:
-            _ = point["run"], point["seed_init"], point["seed_data"], point["settings"]
-        return {**points, "axes": list(points["axes"])}
-    except OSError as problem:
-        raise UserError(f"{path}: {problem.strerror}; expected a sweep folder") from None
-    except (ValueError, KeyError, TypeError):
-        raise UserError(
-            f"{path}: not a list of points; `lnexp run` of the sweep's config writes it anew"
-        ) from None
 
 
 def _dropped(sweep: Path, points: dict[str, Any]) -> Iterator[Path]:

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from lnexp.analysis.autopsy import Autopsy, parse
 from lnexp.analysis.table import BrokenTable, read_table
 from lnexp.analysis.verdicts import Facts, Judgement, Outcome, judge
 from lnexp.config import RunConfig
@@ -15,7 +16,10 @@ from lnexp.rows import EventRow, LayerRow, StepRow
 TABLES: dict[str, type] = {"steps": StepRow, "layers": LayerRow, "events": EventRow}
 DEFAULTS = RunConfig().settings()
 FACTS = {"ln_v": float, "h1": float, "h2": float, "parameters": int}
-OUTCOME = {"first_bad_step": int, "steps_done": int, "seconds": float}
+OUTCOME = {
+    "first_bad_step": int, "steps_done": int, "seconds": float, "skipped": int,
+    "adam_below_eps": float, "adam_underflowed": float,
+}  # fmt: skip
 FIGURES = (
     "first_bad_step", "first_loss", "end_loss", "end_gap", "ln_v", "h1", "h2", "grad_ratio_step0",
     "grad_ratio_end", "update_ratio_end", "spike_score", "parameters", "steps_done", "seconds",
@@ -60,7 +64,7 @@ def read_run(folder: Path, point: dict[str, Any], locked: bool) -> tuple[dict[st
     try:
         settings, _ = read_config(folder)
         row |= settings
-        env = _json(folder / "env.json")
+        env = read_json(folder / "env.json")
         row |= _numbers(folder / "env.json", env, FACTS)
         if status != "running":
             judgement, more = judge_run(folder, settings, env, outcome or Outcome(status))
@@ -78,20 +82,53 @@ def read_run(folder: Path, point: dict[str, Any], locked: bool) -> tuple[dict[st
 def judge_run(
     folder: Path, settings: dict[str, Any], env: dict[str, Any], outcome: Outcome
 ) -> tuple[Judgement, list[str]]:
+    frames, notes = read_tables(folder, JUDGED)
+    autopsy, more = read_autopsy(folder)
+    return judge_tables(folder, frames, settings, env, outcome, autopsy), notes + more
+
+
+def judge_tables(
+    folder: Path,
+    frames: dict[str, pd.DataFrame],
+    settings: dict[str, Any],
+    env: dict[str, Any],
+    outcome: Outcome,
+    autopsy: Autopsy | None,
+) -> Judgement:
     try:
         facts = Facts.of(settings, env)
     except (KeyError, TypeError, ValueError) as problem:
         raise BrokenRun(f"{folder / 'env.json'}: no usable {problem}") from None
+    return judge(frames["steps"], frames["layers"], frames["events"], facts, outcome, autopsy)
+
+
+def read_tables(
+    folder: Path, columns: dict[str, list[str] | None]
+) -> tuple[dict[str, pd.DataFrame], list[str]]:
+    """The three tables by name, and notes."""
     frames: dict[str, pd.DataFrame] = {}
     notes: list[str] = []
     for name, row_type in TABLES.items():
         path = folder / f"{name}.csv"
         try:
-            frames[name], more = read_table(path, row_type, JUDGED[name])
+            frames[name], more = read_table(path, row_type, columns[name])
         except OSError as problem:
             raise BrokenRun(f"{path}: {problem.strerror}") from None
         notes += more
-    return judge(frames["steps"], frames["layers"], frames["events"], facts, outcome), notes
+    return frames, notes
+
+
+def read_autopsy(folder: Path) -> tuple[Autopsy | None, list[str]]:
+    """autopsy.json; None where there is none, or (which is noted) none that can be read."""
+    path = folder / "autopsy.json"
+    if not path.exists():
+        return None, []
+    try:
+        return parse(read_json(path)), []
+    except BrokenRun as problem:
+        return None, [str(problem)]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None, [f"{path}: not the autopsy of a run"]
 
 
 def read_config(folder: Path) -> tuple[dict[str, Any], dict[str, int]]:
@@ -118,7 +155,7 @@ def read_outcome(folder: Path) -> Outcome | None:
     path = folder / "status.json"
     if not path.exists():
         return None
-    said = _json(path)
+    said = read_json(path)
     status, unmoved = said.get("status"), said.get("unmoved") or []
     if status not in ("finished", "failed", "interrupted") or not isinstance(unmoved, list):
         raise BrokenRun(f"{path}: not the status of a run")
@@ -138,7 +175,7 @@ def _numbers(path: Path, said: dict[str, Any], kinds: dict[str, type]) -> dict[s
         raise BrokenRun(f"{path}: {', '.join(kinds)} must be numbers") from None
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:

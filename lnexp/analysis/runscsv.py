@@ -126,7 +126,7 @@ def _setting(key: str, text: str) -> Any:
         return float(text) if text else None
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
         return text
 
 
@@ -145,6 +145,10 @@ def _kept(path: Path) -> dict[str, Row]:
     except (OSError, ValueError, csv.Error):
         return {}
     if not rows or tuple(rows[0]) != COLUMNS or any(len(row) != len(COLUMNS) for row in rows):
+        return {}
+    try:
+        frame(rows[1:])
+    except (ValueError, OverflowError):  # a text where a number was written
         return {}
     return {row[0]: row for row in rows[1:]}
 

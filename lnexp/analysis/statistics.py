@@ -11,6 +11,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 # 1.4826 x MAD estimates the standard deviation of a normal variable.
 MAD_TO_SIGMA = 1.4826
 
+# Losses near the largest float: what overflows is inf, which no rule calls a spike or a slope.
+LARGE = np.errstate(over="ignore", invalid="ignore")
+
 
 def wilson(successes: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
     """The p with |successes/total - p| = z sqrt(p (1 - p) / total) (Wilson 1927); (0, 1) if none.
@@ -31,9 +34,12 @@ def wilson(successes: int, total: int, confidence: float = 0.95) -> tuple[float,
 
 def mad(values: np.ndarray) -> float:
     """median |x - median x|; NaN of nothing."""
-    if not len(values):
+    middle = median(values)
+    if middle is None:
         return nan
-    return float(np.median(np.abs(values - np.median(values))))
+    with np.errstate(over="ignore"):
+        far = median(np.abs(values - middle))
+    return nan if far is None else far
 
 
 def median(values: np.ndarray) -> float | None:
@@ -43,8 +49,11 @@ def median(values: np.ndarray) -> float | None:
     rest = values[~np.isnan(values)]
     if not len(rest):
         return nan
+    low, high = np.sort(rest)[[(len(rest) - 1) // 2, len(rest) // 2]]
+    if low == high:
+        return float(low)
     with np.errstate(invalid="ignore"):  # the mean of -inf and inf is NaN, and may be
-        return float(np.median(rest))
+        return float(low / 2 + high / 2)  # their sum may be beyond the largest float
 
 
 def end_window(count: int) -> int:
@@ -72,6 +81,7 @@ class Slope:
     error: float  # standard error
 
 
+@LARGE
 def slope(steps: np.ndarray, gap: np.ndarray, level: np.ndarray) -> Slope:
     """Least squares of gap = a + value * step + c * level, and the standard error of `value`.
 
@@ -94,6 +104,7 @@ def slope(steps: np.ndarray, gap: np.ndarray, level: np.ndarray) -> Slope:
     return Slope(float(value), float(np.sqrt((rest @ rest) / (len(gap) - 3) / (x @ x))))
 
 
+@LARGE
 def spike_score(loss: np.ndarray) -> float | None:
     """Share of finite points above mean + 7 sigma of the last W = max(20, min(1000, n/5)) values.
 
@@ -114,6 +125,7 @@ def spike_score(loss: np.ndarray) -> float | None:
     return float(np.mean(centered[window:] > mean + 7 * np.maximum(sigma, floor)))
 
 
+@LARGE
 def spikes(gap: np.ndarray) -> list[tuple[int, float]]:
     """Indices where the gap jumps, with how far: above the median of the 10 values before by > 6 s.
 

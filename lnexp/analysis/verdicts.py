@@ -6,16 +6,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lnexp.analysis.autopsy import Autopsy
 from lnexp.analysis.causes import (
     Cause,
-    Gradients,
     Seen,
+    all_frozen,
+    all_gains,
     causes,
-    find_origin,
-    growth,
     has_reason_to_stall,
     text,
 )
+from lnexp.analysis.origin import find_origin
+from lnexp.analysis.readings import Gradients, Movement, Underflow, growth
 from lnexp.analysis.statistics import (
     end_value,
     end_window,
@@ -55,6 +57,7 @@ class Facts:
     warmup: int = 0
     dynamic_scaling: bool = False
     tensors: int | None = None
+    gains: int | None = None  # learned norm gains
 
     @property
     def bar(self) -> float:
@@ -65,7 +68,7 @@ class Facts:
     def of(cls, settings: dict[str, Any], env: dict[str, Any]) -> "Facts":
         """From dotted settings and env.json; KeyError or ValueError where one is missing."""
         scale, precision = settings["train.loss_scale"], settings["train.precision"]
-        tensors = env.get("tensors")
+        tensors, norms = env.get("tensors"), env.get("norms")
         return cls(
             ln_v=float(env["ln_v"]),
             h1=float(env["h1"]),
@@ -75,6 +78,7 @@ class Facts:
             warmup=int(settings["train.warmup"]),
             dynamic_scaling=scale == "dynamic" or (scale == "auto" and precision == "fp16-mixed"),
             tensors=None if tensors is None else int(tensors),
+            gains=None if norms is None else int(norms) * bool(settings["model.affine"]),
         )
 
 
@@ -88,6 +92,9 @@ class Outcome:
     seconds: float | None = None
     unmoved: list[str] = field(default_factory=list)
     error: str | None = None
+    skipped: int | None = None  # steps without an update
+    adam_below_eps: float | None = None  # shares of elements at the end; None: not measured
+    adam_underflowed: float | None = None
 
 
 @dataclass(frozen=True)
@@ -105,7 +112,12 @@ class Judgement:
 
 
 def judge(
-    steps: pd.DataFrame, layers: pd.DataFrame, events: pd.DataFrame, facts: Facts, outcome: Outcome
+    steps: pd.DataFrame,
+    layers: pd.DataFrame,
+    events: pd.DataFrame,
+    facts: Facts,
+    outcome: Outcome,
+    autopsy: Autopsy | None = None,
 ) -> Judgement:
     """Verdict, causes and key numbers of one run. A verdict needs a finished process."""
     losses, levels = column(steps, "loss"), column(steps, "unigram_loss")
@@ -147,6 +159,10 @@ def judge(
         highest_lr=float(np.nanmax(lr)) if (~np.isnan(lr)).any() else float("nan"),
         falling=fall(gap) > FALLING * facts.h1,
         origin=origin,
+        gains_unmoved=all_gains(outcome.unmoved, facts.gains),
+        movement=Movement.of(steps),
+        underflow=Underflow.of(events, outcome.adam_underflowed, outcome.adam_below_eps),
+        autopsy=autopsy,
         **({"fit": slope(np.arange(half), gap[-half:], level[-half:])} if half and finite else {}),
     )
     verdict, reason = _first_rule_that_fits(loss, gap, facts, seen)
@@ -191,7 +207,7 @@ def _first_rule_that_fits(
 def _not_learned(gap: np.ndarray, end_gap: float, bar: float, seen: Seen) -> tuple[str, str]:
     if len(gap) < FEWEST_STEPS:
         return "too_short", f"{len(gap)} steps only"
-    if seen.falling:
+    if seen.falling and not all_frozen(seen):  # weights that never moved: luck of the batches
         return "too_short", f"gap still fell by {text(fall(gap))} in the last quarter"
     if has_reason_to_stall(seen):
         return "stalled", ""

@@ -39,7 +39,7 @@ def fetch(*groups: Sequence[Tensor]) -> list[list[float]]:
 
 
 HALF = (torch.float16, torch.bfloat16)
-UNDERFLOW = 0.1  # share of a block's elements from which on their underflow is an event
+UNDERFLOW = 0.5  # share of a block's elements from which on their underflow is an event
 
 # One call for a list of tensors; private names of torch, looked up here alone.
 _foreach_norm: Callable[..., tuple[Tensor, ...]] = getattr(torch, "_foreach_norm")  # noqa: B009
@@ -95,10 +95,16 @@ class Probe:
         return [cast(Tensor, w.grad) for w in self.weights]  # every weight is used
 
     def gradients(
-        self, loss: Tensor, unigram_loss: Tensor, due: bool, divisor: float = 1.0
+        self,
+        loss: Tensor,
+        unigram_loss: Tensor,
+        due: bool,
+        divisor: float = 1.0,
+        scale: float = 1.0,
     ) -> Gradients:
         """Before the update: the step's losses and the norm of each tensor's gradient, which is
-        divided by `divisor` where gradients are kept scaled."""
+        divided by `divisor` where gradients are kept scaled; the stream's was read in a backward
+        of `scale` times the loss."""
         grads = self.grads()
         counts = [g.count_nonzero() for g in grads] if due else []
         slices = self._slices(grads) if due and self.full else []
@@ -124,7 +130,8 @@ class Probe:
             values = [norm / divisor for norm in mended(parts, slices)[0]]
             self._set_matrices("grad_norm", values)
             for (place, field, _), value in zip(readings, forward, strict=True):
-                self._fields.setdefault(place, {})[field] = value
+                unscaled = value / scale if field == "stream_grad_rms" else value
+                self._fields.setdefault(place, {})[field] = unscaled
         grad_norm = total(grad_norms)
         return Gradients(
             loss=losses[0],

@@ -10,7 +10,7 @@ from math import inf
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..rows import Phase
@@ -19,6 +19,7 @@ from .tags import ModuleTags
 
 # Their outputs are memory that nobody has written yet.
 UNWRITTEN = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "set_")
+FUSED = (nn.LayerNorm, nn.RMSNorm)  # they add eps in fp32 whatever the type of their input
 GIVEN = "(given)"  # stands for the op where a weight or an input was bad before the step
 
 
@@ -57,7 +58,9 @@ class Watch(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        if not self._seen_enough() and func._schema.name.split("::")[1] not in UNWRITTEN:
+        name = func._schema.name.split("::")[1]
+        # A view makes no value: in backward the first one would be a saved tensor taken up again.
+        if not (self._seen_enough() or func.is_view or name in UNWRITTEN):
             for tensor in _floats(out):
                 if not _finite(tensor):
                     self._examine(func, args, kwargs, tensor)
@@ -84,7 +87,11 @@ class Watch(TorchDispatchMode):
         """Every non-finite element is -inf and comes from a constant."""
         if bool((out.isnan() | (out == inf)).any()):
             return False
-        sources = [tensor for tensor in _floats([args, kwargs]) if self._is_mask(tensor)]
+        sources = [
+            tensor
+            for tensor in _floats([args, kwargs])
+            if self._is_mask(tensor) or bool(_least(tensor).any())
+        ]
         constant = -inf in _scalars([args, kwargs])
         if not sources and not constant:
             return False
@@ -93,7 +100,7 @@ class Watch(TorchDispatchMode):
         put = torch.zeros(out.shape, dtype=torch.bool, device=out.device)
         for source in sources:
             try:
-                put = put | (source == -inf)
+                put = put | (source == -inf) | _least(source)
             except RuntimeError:  # not elementwise: a view, a product, a reduction
                 return True
         if constant:
@@ -169,9 +176,11 @@ class Watch(TorchDispatchMode):
         if module is None or x is None or not hasattr(module, "eps"):
             return None
         eps = float(module.eps)  # type: ignore[arg-type]
+        narrow = x.dtype in (torch.float16, torch.bfloat16)
+        inside = torch.float32 if narrow and isinstance(module, FUSED) else x.dtype
         return {
             "eps": eps,
-            "eps_held": held(eps, x.dtype),
+            "eps_held": held(eps, inside),
             "smallest_variance": float(x.detach().double().var(-1, correction=0).min()),
         }
 
@@ -188,6 +197,11 @@ def _score(op: str, inputs: list[Tensor]) -> dict[str, float] | None:
         return None
     finite = inputs[0].detach()[torch.isfinite(inputs[0].detach())]
     return {"largest_score": float(finite.abs().max())} if finite.numel() else None
+
+
+def _least(tensor: Tensor) -> Tensor:
+    """The elements that hold the type's least number, which some masks write for -inf."""
+    return tensor == torch.finfo(tensor.dtype).min
 
 
 def _kind(tensor: Tensor) -> Literal["nan", "inf"]:

@@ -39,14 +39,15 @@ def train(state: State) -> Iterator[Record]:
             loss, objective = state.losses(state.model, x_BT, y_BT)
             scale.scale(objective).backward()
         scale.unscale(state.optimizer, probe.grads())
-        before = probe.gradients(loss, state.unigram_V[y_BT].mean(), due, scale.divisor)
+        factor, autopsy = scale.value, None
+        unigram_loss = state.unigram_V[y_BT].mean()
+        before = probe.gradients(loss, unigram_loss, due, scale.divisor, factor)
         events = gradient_events(step, probe.names, before) + probe.forward_events(step)
 
         # A finite loss whose gradients overflow is what dynamic scaling looks for: no failure.
         healthy = isfinite(before.loss) and isfinite(before.grad_norm)
         searching = scale.dynamic and isfinite(before.loss) and not healthy
         weight_norm, update_norm, clip_factor = total(weight_norms), None, 1.0
-        factor, autopsy = scale.value, None
         if due:
             probe.keep_weights(weight_norms)
         if healthy:
@@ -56,10 +57,14 @@ def train(state: State) -> Iterator[Record]:
             events += probe.underflow_events(step, state.optimizer) if due else []
         scale.update(skipped=not healthy)
         bad_weights = not all(map(isfinite, weight_norms))
-        given_up = searching and scale.skips_in_a_row >= MOST_SKIPS
+        given_up = scale.dynamic and scale.skips_in_a_row >= MOST_SKIPS
         if searching:
             events = [e for e in events if e.kind not in ("nan", "inf")]
-            events += _skip_events(step, scale.skips_in_a_row, given_up)
+            detail = "step skipped: gradients overflowed"
+            events.append(EventRow(step, "optimizer", "scaler_skip", detail=detail))
+        if given_up:
+            detail = f"{scale.skips_in_a_row} skips in a row: no loss scale helps"
+            events.append(EventRow(step, "optimizer", "skips_in_a_row", detail=detail))
 
         failed = bad_weights or given_up or not (healthy or searching)
         if failed and state.first_bad_step is None:
@@ -111,14 +116,6 @@ def _update(state: State, probe: Probe, lr: float, clip_factor: float) -> None:
     for group in state.optimizer.param_groups:
         group["lr"] = lr
     state.optimizer.step()
-
-
-def _skip_events(step: int, in_a_row: int, given_up: bool) -> list[EventRow]:
-    skip = EventRow(step, "optimizer", "scaler_skip", detail="step skipped: gradients overflowed")
-    if not given_up:
-        return [skip]
-    detail = f"{in_a_row} skips in a row: no loss scale helps"
-    return [skip, EventRow(step, "optimizer", "skips_in_a_row", detail=detail)]
 
 
 @torch.no_grad()

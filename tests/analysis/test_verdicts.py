@@ -167,7 +167,7 @@ def test_one_lucky_batch_is_not_learning_that_was_lost():
     assert of_gap(gap).verdict == "plateau"
 
 
-@pytest.mark.parametrize("name", ["loss", "grad_norm", "weight_norm", "update_norm", "val_loss"])
+@pytest.mark.parametrize("name", ["loss", "grad_norm", "weight_norm", "update_norm"])
 @pytest.mark.parametrize("value", [nan, inf])
 def test_a_nonfinite_number_in_one_step_alone_is_enough(name, value):
     loss, unigram = curve(LEARNING)
@@ -177,6 +177,13 @@ def test_a_nonfinite_number_in_one_step_alone_is_enough(name, value):
     judgement = judged(steps_of(loss, unigram, **more))
     assert judgement.verdict == "nonfinite"
     assert judgement.numbers["first_bad_step"] == 14
+
+
+def test_a_validation_loss_is_no_training_value_so_measuring_it_changes_no_verdict():
+    loss, unigram = curve(LEARNING)
+    val = np.ones(200)
+    val[14] = nan
+    assert judged(steps_of(loss, unigram, val_loss=val)).verdict == "learned"
 
 
 def test_a_skip_of_dynamic_loss_scaling_is_healthy_and_any_other_is_not():
