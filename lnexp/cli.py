@@ -12,6 +12,7 @@ import typer
 from . import __version__
 from .console import say
 from .errors import UserError
+from .lines import one_line
 
 app = typer.Typer(
     name="lnexp",
@@ -23,11 +24,11 @@ app = typer.Typer(
 )
 
 
-def command(function: Callable[..., None]) -> Callable[..., None]:
-    """A command whose reader may go away (`| head`) and whose disk may be full."""
+def guarded(function: Callable[..., None]) -> Callable[..., None]:
+    """For a command whose reader may go away (`| head`) and whose disk may be full."""
 
     @wraps(function)
-    def guarded(*args: Any, **kwargs: Any) -> None:
+    def guard(*args: Any, **kwargs: Any) -> None:
         try:
             function(*args, **kwargs)
             sys.stdout.flush()
@@ -40,7 +41,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
             say(f"lnexp: {error}")
             raise typer.Exit(1) from None
 
-    return app.command()(guarded)
+    return guard
 
 
 Out = Annotated[Path, typer.Option("-o", "--out", help="Folder that results go to.")]
@@ -52,7 +53,8 @@ Results = Annotated[Path, typer.Argument(help="results/, one sweep folder or one
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@command
+@app.command()
+@guarded
 def run(
     config: Annotated[
         list[str], typer.Argument(help="Files, folders or names of shipped experiments.")
@@ -72,7 +74,8 @@ def run(
     raise typer.Exit(command.run(config, out, set_ or [], workers(jobs), force, dry_run))
 
 
-@command
+@app.command()
+@guarded
 def plan(config: list[str], set_: Set = None, json: AsJson = False) -> None:
     """Show what would run: the grid, parameters, FLOPs, memory, eps, init; no training."""
     from .commands import plan as command
@@ -80,7 +83,8 @@ def plan(config: list[str], set_: Set = None, json: AsJson = False) -> None:
     command.plan(config, set_ or [], json)
 
 
-@command
+@app.command()
+@guarded
 def plot(
     results: Results,
     by: Annotated[str | None, typer.Option(help="Sweep key that colours the curves.")] = None,
@@ -95,10 +99,11 @@ def plot(
     """Draw comparison plots into the sweep's plots/ folder."""
     from .commands import read as command
 
-    command.plot(results, by, style, format_, steps)
+    raise typer.Exit(command.plot(results, by, style, format_, steps))
 
 
-@command
+@app.command()
+@guarded
 def show(
     results: Results,
     json: AsJson = False,
@@ -111,7 +116,8 @@ def show(
     command.show(results, [name for name, on in (("json", json), ("csv", csv), ("tex", tex)) if on])
 
 
-@command
+@app.command()
+@guarded
 def explain(
     run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     json: AsJson = False,
@@ -122,7 +128,8 @@ def explain(
     command(run_folder, json)
 
 
-@command
+@app.command()
+@guarded
 def sample(
     run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     prompt: Annotated[str, typer.Option(help="Text to go on from.")] = "",
@@ -136,7 +143,24 @@ def sample(
     print(load_sampler(run_folder).generate(prompt, length, temperature, seed))
 
 
-@command
+@app.command(context_settings={"ignore_unknown_options": True})  # -1 is a number
+@guarded
+def norm(
+    numbers: Annotated[list[str], typer.Argument(help="2 4 1 3, or '3 5 2 6; 2 4 1 3'.")],
+    norm_: Annotated[str, typer.Option("--norm", help="One or more, with commas.")] = "layernorm",
+    eps: Annotated[float | None, typer.Option(help="Default: the norm's own.")] = None,
+    gain: Annotated[str, typer.Option(help="One number, or one a feature, with commas.")] = "",
+    bias: Annotated[str, typer.Option(help="One number, or one a feature, with commas.")] = "",
+    dtype: Annotated[str, typer.Option(help="fp64, fp32, bf16, fp16.")] = "fp64",
+) -> None:
+    """Normalise a few numbers, step by step."""
+    from .commands.norm import norm as command
+
+    command(numbers, norm_, eps, gain, bias, dtype)
+
+
+@app.command()
+@guarded
 def configs(
     name: Annotated[str | None, typer.Argument(help="Copy this experiment here.")] = None,
 ) -> None:
@@ -146,7 +170,8 @@ def configs(
     command.configs(name)
 
 
-@command
+@app.command()
+@guarded
 def schema() -> None:
     """Print the JSON Schema of a config file, for editors."""
     from .commands import configs as command
@@ -154,7 +179,8 @@ def schema() -> None:
     print(command.schema())
 
 
-@command
+@app.command()
+@guarded
 def doctor(json: AsJson = False) -> None:
     """Show versions, device, threads and the precisions that work here."""
     from .commands import doctor as command
@@ -191,7 +217,7 @@ def main() -> Any:
         if os.environ.get("LNEXP_DEBUG") == "1":
             raise
         for problem in error.problems:
-            say(problem)
+            say(one_line(problem))
         sys.exit(2)
 
 

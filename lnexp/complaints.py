@@ -4,6 +4,7 @@ Free of torch and pandas, so that both halves may import it.
 """
 
 import re
+from collections.abc import Callable
 from difflib import get_close_matches
 from functools import cache
 from math import inf
@@ -12,6 +13,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from lnexp.config import KEYS, SECTIONS
+from lnexp.lines import short
+from lnexp.yamlfile import plain
 
 TOP = ("name", "question", *SECTIONS, "sweep", "cases", "seeds", "claims")
 LEAVES = {key.partition(".")[2]: key for key in KEYS}  # 'depth' -> 'model.depth'; all distinct
@@ -65,20 +68,34 @@ NO_NORM = "; for no norm write model.placement: none"
 
 def check(key: str, value: Any, written: str) -> tuple[Any, str]:
     """(the value as its field holds it, "") or (None, what is wrong with it)."""
-    section, _, leaf = key.partition(".")
     try:
-        return getattr(SECTIONS[section].model_validate({leaf: value}), leaf), ""
+        return _held(key, value), ""
     except ValidationError:
-        wanted = describe(key)
         tail = NO_NORM if key == "model.norm" and value in (None, False, "none", "None") else ""
-        return None, refuse(value, written, wanted) + tail
+        return None, refuse(value, written, describe(key), lambda other: takes(key, other)) + tail
 
 
-def refuse(value: Any, written: str, wanted: str) -> str:
-    """One clause for what was read, one for what to write."""
+def takes(key: str, value: Any) -> bool:
+    """Whether the key takes this value."""
+    try:
+        _held(key, value)
+    except ValidationError:
+        return False
+    return True
+
+
+def _held(key: str, value: Any) -> Any:
+    section, _, leaf = key.partition(".")
+    return getattr(SECTIONS[section].model_validate({leaf: value}), leaf)
+
+
+def refuse(
+    value: Any, written: str, wanted: str, fits: Callable[[Any], bool] = lambda value: False
+) -> str:
+    """One clause for what was read, one for what to write; what does not fit is not advised."""
     shown = short(written)
     if value is None:
-        return f"is empty; write {wanted}, or leave the line out"
+        return f"is empty; write {wanted}, or leave it out"
     if isinstance(value, list) and not wanted.startswith("a list"):
         return f"is a list; write {wanted} (several values go under sweep:)"
     if isinstance(value, dict):
@@ -88,36 +105,40 @@ def refuse(value: Any, written: str, wanted: str) -> str:
         read = " does not fit" if plain else f" reads as {str(value).lower()}"
         return f"{shown}{read}; write {wanted}"
     if isinstance(value, str) and (hint := _hint(value, written, wanted)):
-        return f"{shown} reads as text{hint}; write {wanted}"
-    if isinstance(value, float) and value.is_integer() and wanted.startswith("a whole"):
+        why, instead = hint
+        parts = [why] * bool(why) + [f"write {instead}"] * _reads_and_fits(instead, fits)
+        aside = f" ({'; '.join(parts)})" if parts else ""
+        return f"{shown} reads as text{aside}; write {wanted}"
+    if isinstance(value, float) and value.is_integer() and _reads_and_fits(f"{int(value)}", fits):
         return f"{shown} is no whole number (write {int(value)}); write {wanted}"
     return f"{shown} does not fit; write {wanted}"
 
 
-def _hint(value: str, written: str, wanted: str) -> str:
+def _reads_and_fits(text: str, fits: Callable[[Any], bool]) -> bool:
+    try:
+        return text != "" and fits(plain(text))
+    except OverflowError:
+        return False
+
+
+def _hint(value: str, written: str, wanted: str) -> tuple[str, str] | None:
     """Why text that looks like a number or a truth value is text, and how to write it."""
     if "number" in wanted:
         if written[:1] in "'\"" and re.fullmatch(r"[-+.\deE]+", value):
-            return f" (quoted; write {value})"
+            return "quoted", value
         if found := re.fullmatch(r"([-+]?)0+([1-9]\d*)", value):
-            return f" (a leading 0; write {found[1]}{found[2]})"
+            return "a leading 0", f"{found[1]}{found[2]}"
         if re.fullmatch(r"\d+(:\d+)+", value):
-            return " (YAML's base 60 is not read here)"
+            return "YAML's base 60 is not read here", ""
         if re.fullmatch(r"[-+]?\d+(_\d+)+(\.\d+)?", value):
-            return f" (an underscore; write {value.replace('_', '')})"
+            return "an underscore", value.replace("_", "")
         if re.fullmatch(r"0x[\da-fA-F]{1,15}|0o[0-7]{1,20}|0b[01]{1,62}", value):
-            return f" (write {int(value, 0)})"
+            return "", str(int(value, 0))
         if ".inf" in wanted and value.lower() in ("inf", "infinity"):
-            return " (write .inf)"
+            return "", ".inf"
     if "true or false" in wanted and value.lower() in ("true", "false"):
-        return f" (quoted; write {value.lower()})"
-    return ""
-
-
-def short(text: str) -> str:
-    """One line of at most 60 characters."""
-    line = " ".join(text.split()) or '""'
-    return line if len(line) <= 60 else line[:57] + "..."
+        return "quoted", value.lower()
+    return None
 
 
 @cache

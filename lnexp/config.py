@@ -15,8 +15,14 @@ Real = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Limit = Annotated[float, Field(gt=0)]  # .inf means no limit
 
-PlacementName = Literal["pre", "post", "none", "sandwich", "output"]
-NormName = Literal["layernorm", "layernorm_plain", "rmsnorm"]
+PlacementName = Literal[
+    "pre", "post", "none", "sandwich", "output", "deepnorm", "admin", "keel", "rezero", "tfixup",
+    "lns", "mix", "b2t", "residual_dual",
+]  # fmt: skip
+NormName = Literal[
+    "layernorm", "layernorm_plain", "layernorm_std", "rmsnorm", "rmsnorm_plain", "batchnorm",
+    "powernorm", "scalenorm", "dyt",
+]  # fmt: skip
 InitName = Literal["gpt2", "xavier", "torch", "lesson"]
 Precision = Literal["fp32", "fp64", "bf16", "fp16", "bf16-mixed", "fp16-mixed"]
 
@@ -39,11 +45,13 @@ class Data(Section):
     chain_seed: NonNegative = 0
 
 
+# Sizes are bounded: above what a machine trains, below what overflows a tensor's size, crashes the
+# thread pool or lets a check of the model alone take minutes.
 class Model(Section):
-    depth: Positive = 4
-    width: Positive = 64
-    heads: Positive = 4
-    context: Positive = 64
+    depth: Annotated[int, Field(ge=1, le=5_000)] = 4
+    width: Annotated[int, Field(ge=1, le=10_000_000)] = 64
+    heads: Annotated[int, Field(ge=1, le=65_536)] = 4
+    context: Annotated[int, Field(ge=1, le=1_000_000)] = 64
     placement: PlacementName = "pre"
     norm: NormName = "layernorm"
     eps: Real = 1e-5
@@ -53,7 +61,7 @@ class Model(Section):
     init_scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     embed_std: Literal["auto"] | Real = "auto"
     activation: Literal["gelu", "relu"] = "gelu"
-    mlp_ratio: Positive = 4
+    mlp_ratio: Annotated[int, Field(ge=1, le=1_000)] = 4
     dropout: Fraction = 0.0
     bias: bool = True
     tie_embeddings: bool = False
@@ -63,8 +71,8 @@ class Model(Section):
 
 
 class Train(Section):
-    steps: Positive = 200
-    batch_size: Positive = 16
+    steps: Annotated[int, Field(ge=1, le=1_000_000_000)] = 200
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 16
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
     lr: Real = 1e-3
     warmup: NonNegative = 0
@@ -82,7 +90,7 @@ class Train(Section):
     ) = "auto"
     z_loss: Real = 0.0
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    threads: Positive = 1
+    threads: Annotated[int, Field(ge=1, le=1_024)] = 1
     flush_denormal: bool = True
     compile: bool = False
     checkpointing: Literal["auto"] | bool = "auto"

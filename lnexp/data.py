@@ -15,6 +15,8 @@ from torch import Tensor
 
 from .config import Data
 from .errors import UserError
+from .files import Unreadable, read_bytes
+from .lines import amount
 from .markov import draw_chain
 from .seeds import derive
 
@@ -49,8 +51,8 @@ def load(data: Data) -> Corpus:
     val_length = int(len(ids) * data.val_fraction)
     if data.val_fraction > 0 and val_length == 0:
         raise UserError(
-            f"data.val_fraction: {data.val_fraction:g} of {len(ids)} characters is less than one; "
-            "write 0 for no validation or a larger fraction"
+            f"data.val_fraction: {data.val_fraction:g} of {amount(len(ids), 'character')} is less "
+            "than one; write 0 for no validation or a larger fraction"
         )
     train = ids[: len(ids) - val_length]
     frequencies = np.bincount(train, minlength=len(letters)) / len(train)
@@ -70,7 +72,7 @@ def load(data: Data) -> Corpus:
 def short_splits(corpus: Corpus, context: int) -> list[str]:
     """Why no window of context + 1 characters fits, one sentence a split; empty if all fit."""
     return [
-        f"the {name} part has {len(ids)} characters, model.context {context} needs "
+        f"the {name} part has {amount(len(ids), 'character')}, model.context {context} needs "
         f"{context + 1}: "
         + (f"the largest context that fits is {len(ids) - 1}" if len(ids) > 1 else "none fits")
         for name, ids in (("training", corpus.train), ("validation", corpus.val))
@@ -87,10 +89,9 @@ def _pydoc(data: Data) -> tuple[str, float | None]:
 def _file(data: Data) -> tuple[str, float | None]:
     path = Path(data.path)
     try:
-        raw = path.read_bytes()
-    except OSError as error:
-        why = "is a folder" if path.is_dir() else (error.strerror or str(error)).lower()
-        raise UserError(f"data.path: {path}: {why}; write the path of a text file") from None
+        raw = read_bytes(path)
+    except Unreadable as problem:
+        raise UserError(f"data.path: {path}: {problem}; write the path of a text file") from None
     try:
         text = raw.decode(data.encoding)
         text.encode()  # half pairs that an escape spelt out are no text

@@ -3,15 +3,24 @@
 Free of torch and pandas. How the values become points is sweep.py's work.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from lnexp.complaints import TOP, check, refuse, unknown, unknown_top
+from lnexp.complaints import TOP, check, refuse, takes, unknown, unknown_top
 from lnexp.config import KEYS, SECTIONS
+from lnexp.lines import short
 from lnexp.naming import clean_name, wrong_name
 from lnexp.overrides import Sheet
-from lnexp.rules import hashable, not_yet, show
+from lnexp.rules import DEFAULTS, hashable, not_yet, show
+
+CASES = "[{model.depth: 2}]"
+SEED = "a whole number, at least 0"
+
+
+def is_seed(value: Any) -> bool:
+    return type(value) is int and value >= 0
 
 
 @dataclass
@@ -99,8 +108,13 @@ class Draft:
             else:
                 self.base[key] = self.value(key, value, section, leaf)
 
-    def listed(self, key: str, example: str, *path: str | int) -> list[Any]:
-        """The non-empty list at a path; [] after a complaint."""
+    def listed(
+        self, key: str, example: str, fits: Callable[[Any], bool], *path: str | int
+    ) -> list[Any]:
+        """The non-empty list at a path; [] after a complaint.
+
+        One value in the list's place is shown in brackets where it `fits`, else the example is.
+        """
         value: Any = self.sheet.data
         for step in path:
             value = value[step]
@@ -113,7 +127,9 @@ class Draft:
             self.complain(refuse(value, "", wanted), *path)
         else:
             written = self.sheet.written(*path)
-            self.complain(f"{written} is one value; write a list: [{written}]", *path)
+            whole = fits(value) and written == short(written)
+            wanted = f"[{written}]" if whole else example
+            self.complain(f"{short(written)} is one value; write a list: {wanted}", *path)
         self.unclear.add(key)
         return []
 
@@ -146,17 +162,21 @@ class Draft:
                 self.unclear.add(key)
             values = [
                 clean
-                for i, value in enumerate(self.listed(key, "[...]", "sweep", key))
+                for i, value in enumerate(self.axis(key))
                 if (clean := self.value(key, value, "sweep", key, i)) is not None
             ]
             self.sweep[key] = self.distinct(values, "sweep", key)
             self.places[key] = self.sheet.place("sweep", key)
 
+    def axis(self, key: str) -> list[Any]:
+        example = f"[{show(DEFAULTS[key])}]" if DEFAULTS[key] != "" else '["..."]'
+        return self.listed(key, example, lambda value: takes(key, value), "sweep", key)
+
     def read_cases(self) -> None:
         if "cases" not in self.sheet.data:
             return
         self.cases = []
-        for i in range(len(self.listed("cases", "[{model.depth: 2}]", "cases"))):
+        for i in range(len(self.listed("cases", CASES, lambda value: False, "cases"))):
             case: dict[str, Any] = {}
             for key, value in self.group("cases", i).items():
                 if key in KEYS:
@@ -182,10 +202,10 @@ class Draft:
         seeds: list[int] = []
         if "seeds" not in self.sheet.data:
             return [0]
-        for i, seed in enumerate(self.listed("seeds", "[0, 1, 2]", *path)):
-            if type(seed) is int and seed >= 0:
+        for i, seed in enumerate(self.listed("seeds", "[0, 1, 2]", is_seed, *path)):
+            if is_seed(seed):
                 seeds.append(seed)
             else:
-                wanted = "a whole number, at least 0"
-                self.complain(refuse(seed, self.sheet.written(*path, i), wanted), *path, i)
+                problem = refuse(seed, self.sheet.written(*path, i), SEED, is_seed)
+                self.complain(problem, *path, i)
         return self.distinct(seeds, *path)

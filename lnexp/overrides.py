@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lnexp.complaints import TOP, short, unknown
+from lnexp.complaints import TOP, unknown
 from lnexp.config import KEYS
 from lnexp.errors import UserError
+from lnexp.lines import refusal, short
 from lnexp.rules import is_list
-from lnexp.yamlfile import Document, one_line, parse_value
+from lnexp.yamlfile import Document, dotted, parse_value
 
 TEXT_KEYS = ("name", "question", "data.path", "data.encoding")
 ALONE = ("name", "question", "seeds")  # top-level keys that -s may set
@@ -31,7 +32,7 @@ class Sheet:
         _absolute_paths(self.data, path.absolute().parent)
         problems = [p for text in overrides for p in self._apply(text)]
         if problems:
-            raise UserError(*map(one_line, problems))
+            raise refusal(problems, "-s")
         self.data = self._words(self.data)
 
     def place(self, *path: str | int) -> str:
@@ -44,9 +45,7 @@ class Sheet:
     def at(self, *path: str | int) -> str:
         """The place and the dotted key, to open a line of complaint; -s names its key itself."""
         place = self.place(*path)
-        keys = [str(step) for step in path if isinstance(step, str)]
-        key = keys[-1] if keys[0] in ("sweep", "cases") and len(keys) > 1 else ".".join(keys)
-        return place if place.startswith("-s ") else f"{place}: {key}"
+        return place if place.startswith("-s ") else f"{place}: {dotted(path)}"
 
     def written(self, *path: str | int) -> str:
         """A scalar as its author wrote it."""

@@ -28,6 +28,9 @@ class Clash:
     unless: str = ""  # fine where some point of the sweep has this first value
 
 
+WITHOUT_NORM = ("none", "rezero", "tfixup")
+WITHOUT_SKIP = ("pre", "post", "none", "sandwich", "output")  # may drop it
+
 CLASHES = (
     Clash(
         ("model.width", "model.heads"),
@@ -38,6 +41,22 @@ CLASHES = (
         ("model.softmax", "model.attention"),
         lambda softmax, attention: softmax == "plain" and attention != "plain",
         "softmax plain needs attention plain",
+    ),
+    Clash(
+        ("model.placement", "model.residual"),
+        lambda placement, residual: not residual and placement not in WITHOUT_SKIP,
+        "this placement is defined by its skip; write residual: true",
+    ),
+    Clash(
+        ("model.norm", "model.width"),
+        lambda norm, width: norm == "layernorm_std" and width < 2,
+        "one number has no unbiased standard deviation; write a width of 2 or more",
+    ),
+    Clash(
+        ("model.norm", "train.precision"),
+        lambda norm, precision: norm == "powernorm" and precision == "fp16-mixed",
+        "powernorm keeps a running gradient, which a changing loss scale spoils; "
+        "write bf16-mixed or fp32",
     ),
     Clash(
         ("data.source", "data.path"),
@@ -86,7 +105,6 @@ AVAILABLE: dict[str, tuple[Any, ...]] = {
     "train.compile": (False,),
     "train.checkpointing": ("auto", False),
     "train.max_seconds": (inf,),
-    "measure.snapshot_every": (50,),
 }
 
 
@@ -109,9 +127,10 @@ class Idle:
 IDLE = (
     Idle(
         "model.placement",
-        lambda s: s["model.placement"] == "none" and not s["model.qk_norm"],
+        lambda s: s["model.placement"] in WITHOUT_NORM and not s["model.qk_norm"],
         ("model.norm", "model.eps", "model.affine"),
     ),
+    Idle("model.norm", lambda s: s["model.norm"] == "dyt", ("model.eps",)),
     Idle(
         "train.optimizer",
         lambda s: s["train.optimizer"] == "sgd",

@@ -90,7 +90,7 @@ def load_sampler(folder: Path) -> Sampler:
         raise UserError(f"{folder.name}: its checkpoint holds no weights")
     if saved is None:
         why = (
-            f"its weights became non-finite at step {status.first_bad_step}"
+            f"a value was not finite at step {status.first_bad_step}, before the first snapshot"
             if status.first_bad_step is not None
             else "measure.keep was none"
         )

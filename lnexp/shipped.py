@@ -1,8 +1,11 @@
 """The experiments that come with lnexp, by name."""
 
+import os
 from pathlib import Path
 
-from .errors import UserError
+from .lines import refusal, short
+
+LONGEST = 300  # letters of a word that a complaint repeats
 
 
 def folder() -> Path:
@@ -31,21 +34,23 @@ def find(words: list[str]) -> list[Path]:
     found: list[Path] = []
     problems: list[str] = []
     for word in words:
-        path, known = Path(word), experiments()
-        if path.is_dir():
+        path, known, shown = Path(word), experiments(), short(word, LONGEST)
+        if not word.strip():  # `lnexp run $CONFIG` with nothing in it; Path("") is this folder
+            problems.append('"" names no config; write a file, a folder or an experiment')
+        elif os.path.isdir(path):  # unlike Path.is_dir, False for a name too long
             inside = sorted([*path.glob("*.yaml"), *path.glob("*.yml")])
             if not inside:
-                problems.append(f"{word}: no .yaml file in this folder")
+                problems.append(f"{shown}: no .yaml file in this folder")
             found += inside
-        elif path.exists():
+        elif os.path.exists(path):
             found.append(path)
         elif word.removesuffix(".yaml").removeprefix("configs/") in known:
             found.append(known[word.removesuffix(".yaml").removeprefix("configs/")])
         else:
             problems.append(
-                f"{word}: no such file or folder, and no shipped experiment of that name; "
+                f"{shown}: no such file or folder, and no shipped experiment of that name; "
                 f"shipped: {', '.join(known) or 'none'}"
             )
     if problems:
-        raise UserError(*problems)
+        raise refusal(problems, "configs")
     return list(dict.fromkeys(found))

@@ -12,12 +12,12 @@ from typing import Any
 
 from lnexp.config import RunConfig, resolved_embed_std
 from lnexp.draft import Draft
-from lnexp.errors import UserError
+from lnexp.lines import amount, one_line, refusal
 from lnexp.naming import NOT_IDENTITY
 from lnexp.overrides import Sheet
 from lnexp.rules import DEFAULTS, Settings, build, canonical, clashes, hashable, idle_notes, show
 from lnexp.yamldump import dump
-from lnexp.yamlfile import one_line, read
+from lnexp.yamlfile import read
 
 __all__ = ["Point", "Sweep", "dump", "load_sweep", "resolved"]
 
@@ -54,13 +54,14 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     grid = list(_grid(draft))
     problems = draft.problems + _clashes(draft, grid, path)
     if problems:
-        raise UserError(*map(one_line, problems))
+        raise refusal(problems, str(path))
     axes = [*draft.sweep, *dict.fromkeys(key for case in draft.cases for key in case)]
     distinct = _distinct(grid)
     points = list(_points(distinct, axes, draft.seeds))
     notes = draft.notes + idle_notes(grid) + _unrecorded_notes(grid)
     if len(distinct) < len(grid):
-        notes.append(f"{len(grid)} combinations are {len(distinct)} different runs for each seed")
+        different = amount(len(distinct), "different run")
+        notes.append(f"{len(grid)} combinations are {different} for each seed")
     return Sweep(
         name=draft.name,
         question=draft.question,

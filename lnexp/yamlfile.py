@@ -15,6 +15,8 @@ from yaml.composer import ComposerError
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from lnexp.errors import UserError
+from lnexp.files import Unreadable, read_bytes
+from lnexp.lines import one_line, refusal
 
 BOOLS = {
     spelling: truth
@@ -74,14 +76,9 @@ class Document:
 
 def read(path: Path) -> Document:
     try:
-        raw = Path(path).read_bytes()
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise UserError(f"{path}: is a folder; name a file in it") from None
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"{path}: cannot be read: {why}") from None
+        raw = read_bytes(Path(path))
+    except Unreadable as problem:
+        raise UserError(f"{path}: {problem}; name a YAML file") from None
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -108,7 +105,7 @@ def parse_value(text: str, source: str) -> Document:
     reader = _Reader(source)
     value = reader.value(root, ())
     if reader.problems:
-        raise UserError(*reader.problems)
+        raise refusal(reader.problems, source)
     return Document(value, source, text, root)
 
 
@@ -140,6 +137,12 @@ def _number(text: str, whole: bool) -> int | float:
     return int(number) if whole and number.is_integer() and abs(number) <= EXACT else number
 
 
+def dotted(path: KeyPath) -> str:
+    """The key that a path leads to, as a config's author knows it: no place in a list."""
+    keys = [step for step in path if isinstance(step, str)]
+    return keys[-1] if keys[:1] in (["sweep"], ["cases"]) and len(keys) > 1 else ".".join(keys)
+
+
 class _Reader:
     """Nodes -> plain data, gathering every problem on the way."""
 
@@ -150,7 +153,7 @@ class _Reader:
         self.around: set[int] = set()
 
     def complain(self, node: Node, path: KeyPath, problem: str) -> None:
-        key = one_line(".".join(map(str, path)))
+        key = dotted(path)
         where = f"{self.source}:{node.start_mark.line + 1}"
         self.problems.append(f"{where}: {key}: {problem}" if key else f"{where}: {problem}")
 
@@ -268,8 +271,3 @@ def _explain(error: yaml.MarkedYAMLError) -> str:
     if mark and began and began.line != mark.line:
         since = f" (what began in line {began.line + 1})"
     return f"{where}{words or problem}{since}"
-
-
-def one_line(text: str) -> str:
-    """A complaint stays one line, whatever keys and values it quotes."""
-    return " ".join(text.splitlines())

@@ -37,6 +37,8 @@ def test_the_commands_and_their_options_are_these():
         "plan": ["--json", "--set", "-s"],
         "plot": ["--by", "--format", "--steps", "--style"],
         "show": ["--csv", "--json", "--tex"],
+        "explain": ["--json"],
+        "norm": ["--bias", "--dtype", "--eps", "--gain", "--norm"],
         "sample": ["--length", "--prompt", "--seed", "--temperature"],
         "configs": [],
         "schema": [],

@@ -1,14 +1,16 @@
 """A wrong config is refused with file, line, key, what was read and what to write: all at once."""
 
+import re
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lnexp.complaints import FOREIGN, LEAVES, TOP, describe, nearest
-from lnexp.config import KEYS
+from lnexp.config import KEYS, NormName, PlacementName
 from lnexp.errors import UserError
 from lnexp.sweep import dump, load_sweep
 
@@ -34,9 +36,9 @@ def only(lines: list[str]) -> str:
 
 # ------------------------------------------------------------------- values (B1, B2, B4)
 
-NORMS = "write one of layernorm, layernorm_plain, rmsnorm"
+NORMS = "write one of " + ", ".join(get_args(NormName))
 NO_NORM = "; for no norm write model.placement: none"
-WHOLE = "write a whole number, at least 1"
+WHOLE = "write a whole number, at least 1, at most 5000"
 
 
 @pytest.mark.parametrize(
@@ -46,8 +48,8 @@ WHOLE = "write a whole number, at least 1"
         ("norm: off", f"model.norm: off reads as false; {NORMS}{NO_NORM}"),
         ("norm: none", f"model.norm: none does not fit; {NORMS}{NO_NORM}"),
         ("norm: None", f"model.norm: None does not fit; {NORMS}{NO_NORM}"),
-        ("norm:", f"model.norm: is empty; {NORMS}, or leave the line out{NO_NORM}"),
-        ("norm: ~", f"model.norm: is empty; {NORMS}, or leave the line out{NO_NORM}"),
+        ("norm:", f"model.norm: is empty; {NORMS}, or leave it out{NO_NORM}"),
+        ("norm: ~", f"model.norm: is empty; {NORMS}, or leave it out{NO_NORM}"),
         ("norm: layer", f"model.norm: layer does not fit; {NORMS}"),
         (
             'residual: "false"',
@@ -68,6 +70,13 @@ WHOLE = "write a whole number, at least 1"
         ("depth: 6.5", f"model.depth: 6.5 does not fit; {WHOLE}"),
         ("depth: true", f"model.depth: true does not fit; {WHOLE}"),
         ("depth: yes", f"model.depth: yes reads as true; {WHOLE}"),
+        ("depth: 5001", f"model.depth: 5001 does not fit; {WHOLE}"),
+        ("depth: 1e30", f"model.depth: 1e30 does not fit; {WHOLE}"),
+        ("depth: -0.0", f"model.depth: -0.0 does not fit; {WHOLE}"),
+        ("depth: '-4'", f"model.depth: '-4' reads as text (quoted); {WHOLE}"),
+        ("depth: '1e999'", f"model.depth: '1e999' reads as text (quoted); {WHOLE}"),
+        ("depth: 0x1388", f"model.depth: 0x1388 reads as text (write 5000); {WHOLE}"),
+        ("depth: 0x1389", f"model.depth: 0x1389 reads as text; {WHOLE}"),
         ("depth: 0", f"model.depth: 0 does not fit; {WHOLE}"),
         ("depth: -2", f"model.depth: -2 does not fit; {WHOLE}"),
         ("depth: []", f"model.depth: is a list; {WHOLE} (several values go under sweep:)"),
@@ -160,7 +169,7 @@ def test_every_hint_is_a_key_that_exists():
 
 
 def test_every_key_can_say_what_it_takes():
-    assert describe("model.placement") == "one of pre, post, none, sandwich, output"
+    assert describe("model.placement") == "one of " + ", ".join(get_args(PlacementName))
     assert all(describe(key) for key in KEYS)
 
 
@@ -172,10 +181,23 @@ def test_every_key_can_say_what_it_takes():
     [
         ("sweep: {model.depth: []}", "model.depth: nothing to run: the list is empty"),
         ("sweep: {model.depth: 4}", "model.depth: 4 is one value; write a list: [4]"),
-        ("sweep: {model.depth: }", "model.depth: is empty; write a list, such as [...], or leave "
-         "the line out"),
+        ("sweep: {model.depth: }", "model.depth: is empty; write a list, such as [4], or leave it "
+         "out"),
         ("seeds: []", "seeds: nothing to run: the list is empty"),
         ("seeds: 3", "seeds: 3 is one value; write a list: [3]"),
+        ("seeds: abc", "seeds: abc is one value; write a list: [0, 1, 2]"),
+        ("seeds: 0..3", "seeds: 0..3 is one value; write a list: [0, 1, 2]"),
+        ("seeds: -1", "seeds: -1 is one value; write a list: [0, 1, 2]"),
+        ("seeds: {init: 1.5}", "seeds.init: 1.5 is one value; write a list: [0, 1, 2]"),
+        ("sweep: {model.depth: abc}", "model.depth: abc is one value; write a list: [4]"),
+        ("sweep: {model.norm: rmsnorm}", "model.norm: rmsnorm is one value; write a list: "
+         "[rmsnorm]"),
+        ("sweep: {data.path: 3}", 'data.path: 3 is one value; write a list: ["..."]'),
+        ("cases: 3", "cases: 3 is one value; write a list: [{model.depth: 2}]"),
+        ("seeds: [18446744073709551615]", "seeds: 18446744073709551615 is too large; the largest "
+         "integer is 9223372036854775807"),
+        ("sweep: {model.depth: [1, 1e999]}", "model.depth: 1e999 is too large for a number; write "
+         ".inf for no limit"),
         ("seeds: [-1]", "seeds: -1 does not fit; write a whole number, at least 0"),
         ("seeds: [true]", "seeds: true does not fit; write a whole number, at least 0"),
         ("seeds: [1.0]", "seeds: 1.0 is no whole number (write 1); write a whole number, at least "
@@ -183,13 +205,13 @@ def test_every_key_can_say_what_it_takes():
         ("seeds: {init: []}", "seeds.init: nothing to run: the list is empty"),
         ("cases: []", "cases: nothing to run: the list is empty"),
         ("cases: [3]", "cases: 3 does not fit; write keys and values, such as {model.depth: 2}"),
-        ("model:", "model: is empty; write keys and values, such as {depth: ...}, or leave the "
-         "line out"),
+        ("model:", "model: is empty; write keys and values, such as {depth: ...}, or leave it "
+         "out"),
         ("model: [1]", "model: is a list; write keys and values, such as {depth: ...} (several "
          "values go under sweep:)"),
         ("sweep:", "sweep: is empty; write keys and values, such as {model.depth: [2, 4]}, or "
-         "leave the line out"),
-        ("question:", "question: is empty; write text, in quotes, or leave the line out"),
+         "leave it out"),
+        ("question:", "question: is empty; write text, in quotes, or leave it out"),
         ("name: a b", "name: 'a b': names use only letters a-z, digits, '.', '_' and '-'"),
         ("name: CON", "name: 'CON': Windows keeps this name for itself"),
         ("claims: [{id: x}]", "claims: are not available yet; leave the line out"),
@@ -292,7 +314,6 @@ def test_a_fixed_loss_scale_is_adams_to_absorb(wrong):
         ("train.compile: true", "true is not available yet; this version has false"),
         ("train.checkpointing: true", "true is not available yet; this version has auto, false"),
         ("train.max_seconds: 60", "60 is not available yet; this version has .inf"),
-        ("measure.snapshot_every: 10", "10 is not available yet; this version has 50"),
     ],
 )  # fmt: skip
 def test_what_comes_later_says_not_yet(wrong, setting, says):
@@ -318,8 +339,13 @@ def test_what_comes_later_says_not_yet(wrong, setting, says):
         ("model.depth=[2, no]", f"no reads as false; {WHOLE}"),
         ("model.depth=[]", "nothing to run: the list is empty"),
         ("model.depth=[2", "a bracket that is not closed, or a missing comma"),
-        ("model.depth=", f"is empty; {WHOLE}, or leave the line out"),
+        ("model.depth=", f"is empty; {WHOLE}, or leave it out"),
         ("seeds=3", "3 is one value; write a list: [3]"),
+        ("seeds=0..3", "0..3 is one value; write a list: [0, 1, 2]"),
+        (
+            "seeds=[18446744073709551615]",
+            "18446744073709551615 is too large; the largest integer is 9223372036854775807",
+        ),
         ("name=a b", "'a b': names use only letters a-z, digits, '.', '_' and '-'"),
         ("model.heads=3", "model.width x model.heads: 64 x 3: width must be a multiple of heads"),
     ],
@@ -331,6 +357,52 @@ def test_a_wrong_override_is_quoted_as_its_place(wrong, override, says):
 
 def test_wrong_overrides_come_together(wrong):
     assert len(wrong("seeds: [0]", "a=1", "model.depth", "b=[")) == 3
+
+
+# ---------------------------------------------------------------------- what is advised
+
+NUMBERS = (
+    st.integers(-(10**20), 10**20).map(str)
+    | st.floats(allow_nan=False).map(repr)
+    | st.from_regex(r"-?(0x[0-9a-f]{1,9}|0*[0-9]{1,6}|[0-9]{1,3}_[0-9]{3})", fullmatch=True)
+)
+
+
+@given(
+    key=st.sampled_from([key for key in KEYS if "number" in describe(key)]),
+    number=NUMBERS,
+    quote=st.sampled_from(["", "'"]),
+)
+@settings(deadline=None, max_examples=300)
+def test_what_is_advised_is_taken(tmp_path_factory, key, number, quote):
+    """'(write X)' and 'write a list: [X]' are followed, and the key has no complaint then."""
+    file = tmp_path_factory.mktemp("advice") / "exp.yaml"
+
+    def complaints(value: str, place: str) -> list[str]:
+        file.write_text(f"{place}: {{{key if place == 'sweep' else leaf}: {value}}}")
+        try:
+            load_sweep(file)
+        except UserError as error:
+            return [line for line in error.problems if f": {key}: " in line]
+        return []
+
+    section, _, leaf = key.partition(".")
+    for place in (section, "sweep"):
+        for line in complaints(f"{quote}{number}{quote}", place):
+            if advice := re.search(r"\((?:.*; )?write ([^()]*)\)|write a list: (.*)$", line):
+                followed = complaints(advice[1] or advice[2], place)
+                assert not [x for x in followed if "not available" not in x], (line, followed)
+
+
+def test_a_letter_that_acts_on_the_terminal_is_escaped(wrong):
+    assert "exp.yaml:1: \\x1b[31m\\u202ekey: no such key" in only(wrong('"\\e[31m\\u202ekey": 1'))
+    assert "model.depth: \\u202e4 does not fit" in only(wrong("model: {depth: \u202e4}"))
+
+
+def test_five_hundred_problems_are_twenty_lines_and_a_count(wrong):
+    for text in ("".join(f"k{i}: 1\n" for i in range(500)), "a:\n" + "- 1e999\n" * 500):
+        lines = wrong(text)
+        assert len(lines) == 21 and lines[-1] == "exp.yaml: and 480 more"
 
 
 # ----------------------------------------------------------------------------- anything

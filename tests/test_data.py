@@ -1,3 +1,4 @@
+import os
 from collections import Counter
 from math import log
 
@@ -183,3 +184,42 @@ def test_the_letter_frequency_predictor_scores_h1_on_the_whole_training_text(sum
     corpus = load(Data(source="file", path=str(sums)))
     nll_V = unigram_nll(corpus, CPU)
     assert float(nll_V[torch.from_numpy(corpus.train)].mean()) == pytest.approx(corpus.h1)
+
+
+@pytest.mark.parametrize("name", ["n" * 256, "n" * 5000, "n/" * 3000])
+def test_a_path_that_no_file_system_takes_is_said(tmp_path, name):
+    assert "cannot be read: " in complaint(Data(source="file", path=str(tmp_path / name)))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_pipes_and_devices_are_refused_and_not_read_for_ever(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero"):
+        assert "is no regular file" in complaint(Data(source="file", path=str(path)))
+
+
+@pytest.mark.parametrize(("order", "symbols"), [(1, 64), (2, 2), (2, 16), (3, 7)])
+def test_the_stationary_law_is_that_of_the_eigenvectors(order, symbols):
+    contexts = symbols**order
+    chain = np.random.default_rng(order).exponential(size=(contexts, symbols)) ** 2
+    chain /= chain.sum(axis=1, keepdims=True)
+    moves = np.zeros((contexts, contexts))
+    for context in range(contexts):
+        for letter in range(symbols):
+            moves[context, (context * symbols + letter) % contexts] = chain[context, letter]
+    values, vectors = np.linalg.eig(moves.T)
+    pi = np.real(vectors[:, np.argmax(np.real(values))])
+    rate = -(pi / pi.sum()) @ (chain * np.log(chain)).sum(axis=1)
+    assert entropy_rate(chain) == pytest.approx(rate, abs=1e-9)
+
+
+def test_a_law_over_a_quarter_of_a_million_contexts_settles_in_a_few_rounds(monkeypatch):
+    from lnexp import markov
+
+    rounds = []
+    absolute = np.abs
+    monkeypatch.setattr(markov.np, "abs", lambda x: rounds.append(1) or absolute(x))
+    chain = np.random.default_rng(0).exponential(size=(64**3, 64)) ** 2
+    chain /= chain.sum(axis=1, keepdims=True)
+    assert 0 < entropy_rate(chain) < log(64)
+    assert len(rounds) < 100

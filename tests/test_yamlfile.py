@@ -191,7 +191,7 @@ def test_a_duplicate_key_names_both_lines_at_every_depth():
         ("a: 1\n---\nb: 2", "f.yaml:2:1: a second document (---); one file holds one experiment "
          "(what began in line 1)"),
         ("a: *x", "f.yaml:1:4: an alias (*) without its anchor (&); put text with * in quotes"),
-        ("a: &x [*x]", "f.yaml:1: a.0: this anchor (&) holds itself"),
+        ("a: &x [*x]", "f.yaml:1: a: this anchor (&) holds itself"),
         ("a: !!python/name:os.system x", "f.yaml:1:4: tags such as !!python/name:os.system are not "
          "read here; write the plain value"),
         ("<<: {a: 1}", "f.yaml:1: merge keys (<<) are not read here; write the keys"),

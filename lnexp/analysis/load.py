@@ -134,7 +134,7 @@ def _one_run(folder: Path) -> Results:
     folder = folder.resolve()
     sweep = folder.parent.parent
     results = Results(frame([]), {}, {})
-    points: dict[str, Any] = {"axes": [], "unknown": [], "runs": []}
+    points: dict[str, Any] = {"axes": [], "later": [], "runs": []}
     if folder.parent.name == "runs" and (sweep / "points.json").is_file():
         points = read_points(sweep)
     point = next((point for point in points["runs"] if point["run"] == folder.name), None)

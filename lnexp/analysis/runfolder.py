@@ -156,21 +156,26 @@ def read_outcome(folder: Path) -> Outcome | None:
     if not path.exists():
         return None
     said = read_json(path)
-    status, unmoved = said.get("status"), said.get("unmoved") or []
-    if status not in ("finished", "failed", "interrupted") or not isinstance(unmoved, list):
+    status, unmoved, error = said.get("status"), said.get("unmoved") or [], said.get("error")
+    known = status in ("finished", "failed", "interrupted")
+    if not (known and isinstance(unmoved, list) and isinstance(error, str | None)):
         raise BrokenRun(f"{path}: not the status of a run")
-    return Outcome(
-        status=status, unmoved=unmoved, error=said.get("error"), **_numbers(path, said, OUTCOME)
-    )
+    return Outcome(status=status, unmoved=unmoved, error=error, **_numbers(path, said, OUTCOME))
+
+
+LARGEST = 2**63 - 1  # what a column of integers holds
 
 
 def _numbers(path: Path, said: dict[str, Any], kinds: dict[str, type]) -> dict[str, Any]:
     """The named entries as numbers; None where there is none."""
     try:
-        return {
+        found = {
             name: None if said.get(name) is None else kind(said[name])
             for name, kind in kinds.items()
         }
+        if any(isinstance(value, int) and abs(value) > LARGEST for value in found.values()):
+            raise ValueError
+        return found
     except (TypeError, ValueError, OverflowError):
         raise BrokenRun(f"{path}: {', '.join(kinds)} must be numbers") from None
 
@@ -180,7 +185,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         raise BrokenRun(f"{path}: {problem.strerror}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise BrokenRun(f"{path}: not JSON") from None
     if not isinstance(value, dict):
         raise BrokenRun(f"{path}: not a JSON object")

@@ -72,7 +72,8 @@ def running_median(values: np.ndarray, window: int) -> np.ndarray:
     """Medians of all `window` values in a row; empty where there are fewer."""
     if len(values) < window:
         return np.empty(0)
-    return pd.Series(values).rolling(window).median().to_numpy()[window - 1 :]
+    halves = pd.Series(values / 2)  # the sum of two may be beyond the largest float
+    return 2 * halves.rolling(window).median().to_numpy()[window - 1 :]
 
 
 @dataclass(frozen=True)

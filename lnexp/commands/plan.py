@@ -4,9 +4,9 @@ import json
 from collections.abc import Sequence
 from math import isfinite
 
-from ..runs.plan import Plan, PlannedRun, make_plan
+from ..runs.plan import Plan, PlannedRun, make_plan, placed
 from ..shipped import find
-from ..sweep import load_sweep
+from ..sweep import Sweep, load_sweep
 
 
 def plans(configs: list[str], overrides: Sequence[str]) -> list[Plan]:
@@ -20,17 +20,23 @@ def plans(configs: list[str], overrides: Sequence[str]) -> list[Plan]:
             made.append(make_plan(load_sweep(path, overrides)))
         except UserError as error:
             problems += error.problems
-    paths: dict[str, str] = {}
+    kept: dict[str, Sweep] = {}
     for item in made:
-        first = paths.setdefault(item.sweep.name, str(item.sweep.path))
-        if first != str(item.sweep.path):
+        first = kept.setdefault(item.sweep.name.casefold(), item.sweep)
+        if first.path != item.sweep.path:
             problems.append(
-                f"{first} and {item.sweep.path} are both named {item.sweep.name}; "
+                f"{first.path} and {item.sweep.path} {_named(first.name, item.sweep.name)}; "
                 "write a name: of its own in one of them"
             )
     if problems:
         raise UserError(*problems)
     return made
+
+
+def _named(one: str, other: str) -> str:
+    if one == other:
+        return f"are both named {one}"
+    return f"are named {one} and {other}: one folder where the case of letters does not count"
 
 
 def plan(configs: list[str], overrides: Sequence[str], as_json: bool) -> None:
@@ -81,7 +87,7 @@ def describe(item: Plan) -> dict:
                 ],
                 "flops_per_step": flops,
                 "flops": flops * config.train.steps * len(runs),
-                "bytes": step_bytes(config, vocabulary),
+                "bytes": placed(item.sweep, lambda c=config, v=vocabulary: step_bytes(c, v)),
             }
         )
     corpora = {run.corpus.sha256: run.corpus for run in item.runs}

@@ -1,5 +1,6 @@
 """lnexp show and lnexp plot: from the CSVs alone, without torch."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -7,6 +8,7 @@ from rich.console import Console
 
 from ..analysis.load import Results, load
 from ..errors import UserError
+from ..lines import one_line
 
 
 def print_tables(results: Results) -> None:
@@ -34,13 +36,16 @@ def show(path: Path, formats: list[str]) -> None:
             print_tables(results)
 
 
-def plot(path: Path, by: str | None, style: str | None, format_: str, steps: str | None) -> None:
+def plot(path: Path, by: str | None, style: str | None, format_: str, steps: str | None) -> int:
+    """Exit code: 0 done, 1 a picture could not be made."""
+    os.environ["MPLBACKEND"] = "Agg"  # matplotlib fails at import where it names no backend
     from ..present.plots import plot_sweep
 
-    formats = [word.strip() for word in format_.split(",") if word.strip()]
+    formats = list(dict.fromkeys(word.strip() for word in format_.split(",") if word.strip()))
     at_steps = _steps(steps) if steps is not None else None
     results = load(path)
     written: list[Path] = []
+    failed: list[str] = []
     frames = results.steps(), results.layers()
     for sweep, axes in results.axes.items():
         runs, step_rows, layer_rows = (
@@ -58,11 +63,13 @@ def plot(path: Path, by: str | None, style: str | None, format_: str, steps: str
             style=style,
             formats=formats,
             at_steps=at_steps,
+            warn=failed.append,
         )
-    for note in results.notes:
-        print(f"note: {note}", file=sys.stderr)
+    for text in [f"note: {note}" for note in results.notes] + failed:
+        print(one_line(text), file=sys.stderr)
     for file in written:
         print(file)
+    return 1 if failed else 0
 
 
 def _folder(path: Path, sweep: str) -> Path:
@@ -73,6 +80,6 @@ def _folder(path: Path, sweep: str) -> Path:
 
 def _steps(text: str) -> list[int]:
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isascii() and word.isdigit() for word in words):
+    if not all(word.isascii() and word.isdigit() and len(word) <= 18 for word in words):
         raise UserError(f"--steps {text}: write step numbers with commas: 0,5,20")
     return [int(word) for word in words]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..console import say
 from ..errors import UserError
+from ..lines import amount
 from ..progress import Progress
 from ..runs.execute import is_done, locked, run_plan
 from ..runs.interrupt import interruptible
@@ -47,7 +48,8 @@ def run(
     for plan in made:
         _judge(plan, out)
     if failed:
-        say(f"{_runs(len(failed))} failed; error.txt in each folder says why: {', '.join(failed)}")
+        count = amount(len(failed), "run")
+        say(f"{count} failed; error.txt in each folder says why: {', '.join(failed)}")
     return 1 if failed else 0
 
 
@@ -63,16 +65,15 @@ def _announce(plan: Plan, out: Path, todo: list[str]) -> None:
     held = {run.name for run in plan.runs}
     dropped = sorted(p.name for p in runs.iterdir() if p.name not in held) if runs.is_dir() else []
     if dropped:
+        count = amount(len(dropped), "run")
         say(
-            f"note: {_runs(len(dropped))} on disk, no longer in this config, stay as they are: "
+            f"note: {count} on disk, no longer in this config, stay as they are: "
             + ", ".join(dropped)
         )
     done = len(plan.runs) - len(todo)
-    say(f"{plan.sweep.name}: {_runs(len(plan.runs))}, {done} finished, {len(todo)} to train")
-
-
-def _runs(count: int) -> str:
-    return f"{count} run" if count == 1 else f"{count} runs"
+    say(
+        f"{plan.sweep.name}: {amount(len(plan.runs), 'run')}, {done} finished, {len(todo)} to train"
+    )
 
 
 def _train(plan: Plan, out: Path, todo: list[str], jobs: int, force: bool) -> dict[str, Status]:

@@ -21,6 +21,11 @@ KINDS = {
     "_fused_rms_norm": "norm",
     "sqrt": "norm",  # a norm written out
     "rsqrt": "norm",
+    "std": "norm",
+    "_native_batch_norm_legit_no_training": "norm",
+    "native_batch_norm": "norm",
+    "linalg_vector_norm": "norm",
+    "tanh": "norm",
     "_softmax": "softmax",
     "nll_loss_forward": "loss",
 }

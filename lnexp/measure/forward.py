@@ -6,14 +6,15 @@ Shapes: B sequences read, T time, D width. Readings are taken in fp64.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import log
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..model.branches import Sublayer
 from ..model.check import is_norm
 from ..model.gpt import GPT, Attention
 from ..model.norms import NORMS
-from ..model.placements import Branch
 from ..rows import Part
 
 Place = tuple[int, Part]
@@ -44,20 +45,23 @@ class ForwardProbe:
 
     def __init__(self, model: GPT, norm: str, eps: float, sample: int) -> None:
         self.model, self.sample, self.eps = model, sample, eps
-        self.under_root = NORMS[norm].under_root
+        self.norm = NORMS[norm]
         self.readings: dict[Place, dict[str, Tensor]] = {}
         self.names = {module: name for name, module in model.named_modules()}
+        self.queries: dict[Place, Tensor] = {}  # until the keys are known
         self.zero_outputs: dict[str, Tensor] = {}  # norm -> tokens it turned into 0
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        self.readings, self.zero_outputs = {}, {}
+        self.readings, self.queries, self.zero_outputs = {}, {}, {}
         handles = []
 
         def on(module: nn.Module, hook: Callable[[Tensor, Tensor], None]) -> None:
-            def read(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-                with torch.no_grad(), torch.autocast(output.device.type, enabled=False):
-                    hook(inputs[0], output)
+            def read(_: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
+                # Of two streams the first, the one that the next sublayer reads.
+                first = output[0] if isinstance(output, tuple) else output
+                with torch.no_grad(), torch.autocast(first.device.type, enabled=False):
+                    hook(inputs[0], first)
 
             handles.append(module.register_forward_hook(read))
 
@@ -76,7 +80,7 @@ class ForwardProbe:
             for handle in handles:
                 handle.remove()
 
-    def _attach_branch(self, on: Callable, place: Place, branch: Branch) -> None:
+    def _attach_branch(self, on: Callable, place: Place, branch: Sublayer) -> None:
         on(branch, lambda h, out: (self._gradient(place, h), self._stream(place, out)))
         # The branch's own output comes before the sum is known: its RMS is kept until then.
         on(branch.inside, lambda _, y: self._put(place, branch_rms=rms(self._take(y))))
@@ -85,20 +89,26 @@ class ForwardProbe:
             self._attach_norm(on, place, branch.serving_norm)
         if isinstance(branch.body, Attention):
             attention = branch.body
-            on(attention.wqkv, lambda _, qkv: self._attention(place, attention, qkv))
+            # As the forward made them: a norm over the batch, called again, would not be the same.
+            on(attention.q_norm, lambda _, q: self.queries.update({place: q}))
+            on(attention.k_norm, lambda _, k: self._attention(place, attention, k))
 
     def _attach_norm(self, on: Callable, place: Place, norm: nn.Module) -> None:
         name = self.names[norm]
 
-        def read(x: Tensor, y: Tensor) -> None:
-            x = self._take(x)
+        def read(whole: Tensor, y: Tensor) -> None:
+            x = self._take(whole)
             silent = (self._take(y) == 0).all(-1) & (x != 0).any(-1)
             self.zero_outputs[name] = silent.sum()
-            floor = (self.under_root(x) < self.eps).double().mean()
-            self._put(place, norm_input_rms=rms(x), eps_floor_fraction=floor)
+            self._put(place, norm_input_rms=rms(x))
+            if self.norm.beside_eps is not None:  # of tokens; of features where they share eps
+                seen = whole.detach().double() if self.norm.over_batch else x
+                floor = (self.norm.beside_eps(seen) < self.eps).double().mean()
+                self._put(place, eps_floor_fraction=floor)
             gain = getattr(norm, "weight", None)
             if gain is not None:
-                self._put(place, norm_gain=rms(gain.detach().double()))
+                unit = getattr(norm, "unit", 1.0)  # of scalenorm: what makes the output's RMS 1
+                self._put(place, norm_gain=rms(gain.detach().double()) / unit)
 
         on(norm, read)
 
@@ -118,9 +128,9 @@ class ForwardProbe:
         branch_rms = self.readings[place].pop("branch_rms")
         self._put(place, branch_to_stream=branch_rms / rms(self._take(h_BTD)))
 
-    def _attention(self, place: Place, attention: Attention, qkv_BTE: Tensor) -> None:
-        q, k, _ = attention.split(qkv_BTE.detach()[: self.sample])  # a QK norm keeps its own type
-        scores_BHTT = attention.scores(q.double(), k.double())
+    def _attention(self, place: Place, attention: Attention, k_BHTK: Tensor) -> None:
+        q_BHTK = self.queries.pop(place)
+        scores_BHTT = attention.scores(self._take(q_BHTK), self._take(k_BHTK))
         self._put(place, attn_logit_max=scores_BHTT.tril().abs().max())
         if scores_BHTT.shape[-1] > 1:
             self._put(place, attn_entropy=attention_entropy(scores_BHTT))

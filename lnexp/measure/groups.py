@@ -6,14 +6,17 @@ from ..rows import Part
 
 
 def place_of(name: str, depth: int) -> tuple[int, Part]:
-    """'blocks.3.attn.body.wo.weight' -> (3, 'attn'); the embedding is -1, the head `depth`."""
+    """'blocks.3.attn.body.wo.weight' -> (3, 'attn'); the embedding is -1, the head `depth`.
+
+    'blocks.3.gain', rezero's, scales both halves where a norm would: part norm.
+    """
     head, *rest = name.split(".")
     if head == "embed":
         return -1, "embed"
     if head != "blocks":
         return depth, "norm" if head == "norm" else "head"
-    index, half, module, *inner = rest
-    if module != "body" or inner[0] in ("q_norm", "k_norm"):
+    index, half, *inner = rest
+    if inner[:1] != ["body"] or inner[1] in ("q_norm", "k_norm"):
         return int(index), "norm"
     return int(index), "attn" if half == "attn" else "mlp"
 

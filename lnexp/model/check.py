@@ -4,6 +4,7 @@ Shapes: B batch, T time.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
@@ -12,12 +13,14 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from ..config import Model, RunConfig
+from ..errors import UserError
 from .gpt import GPT
 from .init import draw_of, weights
 from .norms import NORMS
 
-NORM_TYPES = tuple(norm.build for norm in NORMS.values())
+NORM_TYPES = tuple(cast(type[nn.Module], norm.build) for norm in NORMS.values())
 
+SAMPLED = 16  # blocks whose forward is run to count what it keeps: a thousand would take seconds
 BYTES = {"fp64": 8}  # of a weight; every other precision of this version keeps fp32 weights
 
 
@@ -27,7 +30,7 @@ class Architecture:
 
     parameters: int
     norm_parameters: int
-    norms: list[tuple[str, str, float, int]]  # module, kind, eps, parameters
+    norms: list[tuple[str, str, float | None, int]]  # module, kind, eps if it has one, parameters
     init_std: list[tuple[str, tuple[int, ...], float]]  # weight, shape, std
 
 
@@ -35,16 +38,40 @@ def is_norm(module: nn.Module) -> bool:
     return isinstance(module, NORM_TYPES)
 
 
-def norms_in(model: nn.Module) -> Iterator[tuple[str, nn.Module, float]]:
-    """Name, module and eps of every norm."""
+def norms_in(model: nn.Module) -> Iterator[tuple[str, nn.Module, float | None]]:
+    """Name, module and eps of every norm; None: it has none (dyt)."""
     for name, module in model.named_modules():
         if is_norm(module):
-            yield name, module, float(cast(float, module.eps))
+            yield name, module, cast(float | None, getattr(module, "eps", None))
+
+
+def norm_parameters(width: int, norms: int = 1) -> int:
+    """Gain and bias of `norms` LayerNorms, `width` numbers each: 1,024 at width 512."""
+    return 2 * width * norms
+
+
+def encoder_decoder_norms(encoder: int, decoder: int) -> int:
+    """LayerNorms of the original transformer: 2 an encoder layer (attention, MLP), 3 a decoder
+    layer (self-attention, cross-attention, MLP). 6 + 6 at width 512: 30 norms, 30,720 parameters.
+    """
+    return 2 * encoder + 3 * decoder
 
 
 def on_meta(config: Model, vocabulary: int) -> GPT:
-    with torch.device("meta"):
+    with torch.device("meta"), _countable("model.width", "a weight"):
         return GPT(config, vocabulary)
+
+
+@contextmanager
+def _countable(key: str, what: str) -> Iterator[None]:
+    """torch refuses a tensor whose bytes no 64-bit integer counts, in several ways."""
+    try:
+        yield
+    except (RuntimeError, TypeError, OverflowError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"{key}: {what} is larger than torch can count ({reason}); write smaller sizes"
+        ) from error
 
 
 def architecture(config: Model, vocabulary: int) -> Architecture:
@@ -79,7 +106,22 @@ def step_flops(config: RunConfig, vocabulary: int) -> int:
 
 def step_bytes(config: RunConfig, vocabulary: int) -> int:
     """Bytes held at the end of a forward: weights, gradients, moments, activations kept for
-    backward (read off a forward on the meta device)."""
+    backward (read off a forward on the meta device; beyond 16 blocks, each counts as those of
+    depth 9 to 16 do)."""
+    depth = config.model.depth
+    if depth <= SAMPLED:
+        return held_bytes(config, vocabulary)
+    half, whole = (held_bytes(_at_depth(config, n), vocabulary) for n in (SAMPLED // 2, SAMPLED))
+    return whole + (depth - SAMPLED) * (whole - half) // (SAMPLED // 2)
+
+
+def _at_depth(config: RunConfig, depth: int) -> RunConfig:
+    model = config.model.model_copy(update={"depth": depth})
+    return config.model_copy(update={"model": model})
+
+
+def held_bytes(config: RunConfig, vocabulary: int) -> int:
+    """step_bytes() read off the whole model."""
     model = on_meta(config.model, vocabulary)
     width = BYTES.get(config.train.precision, 4)
     if width == 8:
@@ -97,10 +139,13 @@ def step_bytes(config: RunConfig, vocabulary: int) -> int:
         return tensor
 
     held: list[Tensor] = []
-    ids_BT = torch.zeros(
-        config.train.batch_size, config.model.context, dtype=torch.long, device="meta"
-    )
-    with saved_tensors_hooks(keep, lambda tensor: tensor):
+    with (
+        _countable("train.batch_size", "an activation"),
+        saved_tensors_hooks(keep, lambda tensor: tensor),
+    ):
+        ids_BT = torch.zeros(
+            config.train.batch_size, config.model.context, dtype=torch.long, device="meta"
+        )
         logits = model(ids_BT)
         torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids_BT.flatten())
     return (2 + moments) * parameters * width + sum(kept.values())

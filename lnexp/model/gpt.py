@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..config import Model
+from .branches import Sublayer
 from .norms import build_norm
-from .placements import PLACEMENTS, Branch
+from .placements import PLACEMENTS, Seat
 
 ACTIVATIONS = {"gelu": F.gelu, "relu": F.relu}
 
@@ -92,21 +93,19 @@ class MLP(nn.Module):
         return F.dropout(self.w2(self.activation(self.w1(x_BTD))), rate)
 
 
-class Block(nn.Module):
-    """An attention sublayer, then an MLP sublayer."""
+def new_block(config: Model, index: int) -> nn.Module:
+    """Block `index` (from 0) of a network."""
+    placement = PLACEMENTS[config.placement]
+    bodies = {"attn": Attention, "mlp": MLP}
 
-    def __init__(self, config: Model) -> None:
-        super().__init__()
-        placement = PLACEMENTS[config.placement]
+    def norm() -> nn.Module:
+        return build_norm(config.norm, config.width, config.eps, config.affine)
 
-        def norm() -> nn.Module:
-            return build_norm(config.norm, config.width, config.eps, config.affine)
+    def build(kind: type[Sublayer], half: str) -> Sublayer:
+        form = placement.at(Seat(index, half, config.depth))
+        return kind(bodies[half](config), form, config.residual, norm)
 
-        self.attn = Branch(Attention(config), placement, config.residual, norm)
-        self.mlp = Branch(MLP(config), placement, config.residual, norm)
-
-    def forward(self, h_BTD: Tensor) -> Tensor:
-        return self.mlp(self.attn(h_BTD))
+    return placement.block(build)
 
 
 class Embedding(nn.Module):
@@ -129,10 +128,12 @@ class GPT(nn.Module):
     def __init__(self, config: Model, vocabulary: int) -> None:
         super().__init__()
         self.embed = Embedding(config, vocabulary)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
+        self.blocks = nn.ModuleList(new_block(config, i) for i in range(config.depth))
+        placement = PLACEMENTS[config.placement]
+        self.network = placement.block.network
         self.norm = (
             build_norm(config.norm, config.width, config.eps, config.affine)
-            if PLACEMENTS[config.placement].final
+            if placement.final
             else nn.Identity()
         )
         self.head = nn.Linear(config.width, vocabulary, bias=False)
@@ -140,7 +141,4 @@ class GPT(nn.Module):
             self.head.weight = self.embed.token.weight
 
     def forward(self, ids_BT: Tensor) -> Tensor:
-        h_BTD = self.embed(ids_BT)
-        for block in self.blocks:
-            h_BTD = block(h_BTD)
-        return self.head(self.norm(h_BTD))
+        return self.head(self.network(self.embed(ids_BT), self.blocks, self.norm))

@@ -5,7 +5,7 @@ other depth or placement share the weights that they have in common.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 
 import torch
@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from ..config import Model, resolved_embed_std
 from ..seeds import derive
 from .gpt import GPT, MLP, Attention, Embedding
+from .norms import ScaleNorm
+from .placements import PLACEMENTS
 
 POSITION_STD = 0.02
 
@@ -39,13 +41,15 @@ class Weight:
     tensor: Tensor
     fan_in: int = 0
     fan_out: int = 0
+    start: float = 0.0  # of a gain or a shift
 
 
 def _gpt2(w: Weight, config: Model) -> Draw:
-    """N(0, 0.02); residual projections / sqrt(2 depth); biases 0 (Radford 2019)."""
+    """N(0, 0.02); residual projections / sqrt(2 depth), but under lns; biases 0 (Radford 2019)."""
     if w.role == "bias":
         return Draw("constant", 0.0)
-    return Draw("normal", 0.02 / sqrt(2 * config.depth) if w.role == "residual" else 0.02)
+    scaled = w.role == "residual" and not PLACEMENTS[config.placement].plain_gpt2
+    return Draw("normal", 0.02 / sqrt(2 * config.depth) if scaled else 0.02)
 
 
 def _xavier(w: Weight, config: Model) -> Draw:
@@ -74,10 +78,16 @@ INITS: dict[str, Callable[[Weight, Model], Draw]] = {
 
 
 def draw_of(w: Weight, config: Model) -> Draw:
-    if w.role == "gain":
-        return Draw("constant", 1.0)
-    if w.role == "shift":
-        return Draw("constant", 0.0)
+    """The init's draw, times what the placement asks for."""
+    draw = _draw(w, config)
+    return replace(
+        draw, scale=draw.scale * PLACEMENTS[config.placement].init_factor(w.name, config.depth)
+    )
+
+
+def _draw(w: Weight, config: Model) -> Draw:
+    if w.role in ("gain", "shift"):
+        return Draw("constant", w.start)
     if w.role == "embed":
         return Draw("normal", resolved_embed_std(config))
     if w.role == "position":
@@ -105,12 +115,25 @@ def weights(model: GPT) -> Iterator[Weight]:
             case GPT():
                 if module.head.weight is not module.embed.token.weight:
                     yield from _linear("head", "head", module.head)
+            case ScaleNorm(weight=nn.Parameter() as gain):
+                yield Weight(f"{path}.weight", "gain", gain, start=module.unit)
             case _ if not isinstance(module, nn.Linear | nn.Embedding):
                 for name, tensor in module.named_parameters(recurse=False):
-                    yield Weight(f"{path}.{name}", NORM_ROLES[name], tensor)
+                    role = "shift" if name == "bias" else "gain"
+                    yield Weight(f"{path}.{name}", role, tensor, start=STARTS[name])
 
 
-NORM_ROLES = {"weight": "gain", "bias": "shift"}
+# Parameters of norms and of rezero's blocks; buffers of norms that keep running statistics.
+STARTS = {
+    "weight": 1.0,
+    "bias": 0.0,
+    "alpha": 0.5,
+    "gain": 0.0,
+    "running_mean": 0.0,
+    "running_var": 1.0,
+    "mean_square": 1.0,
+    "nu": 0.0,
+}
 
 
 def _linear(
@@ -125,7 +148,10 @@ def _linear(
 
 @torch.no_grad()
 def initialise(model: GPT, config: Model, seed: int) -> None:
-    """Fill every weight from its own stream; drawn in fp32 on the CPU, whatever the device."""
+    """Fill every weight from its own stream; drawn in fp32 on the CPU, whatever the device.
+    Running statistics start anew."""
+    for name, buffer in model.named_buffers():
+        buffer.fill_(STARTS[name.rpartition(".")[2]])
     for w in weights(model):
         draw = draw_of(w, config)
         if draw.kind == "constant":

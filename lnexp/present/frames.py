@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from lnexp.analysis.cells import horizon, outcomes
+from lnexp.lines import amount
 from lnexp.present.grid import as_number
 
 NONFINITE = ("NaN", "Inf", "non-finite")
@@ -134,9 +135,9 @@ def tally(dressed: pd.DataFrame, ended: pd.DataFrame, shown: Iterable[str], key:
         there = end.loc[[run for run in group["run"] if run in have and run in end.index]]
         for kind, rows in there.groupby("kind", sort=False):
             when = "after" if kind in STOPPED else "at"
-            parts.append(f"{kind} {when} {steps_text(rows['step'])} ({_runs_text(len(rows))})")
+            parts.append(f"{kind} {when} {steps_text(rows['step'])} ({amount(len(rows), 'run')})")
         lacking = group[~group["run"].isin(have)]
-        parts += [f"{_runs_text(n)} {why}" for why, n in _reasons(lacking).items()]
+        parts += [f"{amount(n, 'run')} {why}" for why, n in _reasons(lacking).items()]
         words[name] = "; ".join(parts)
     return words
 
@@ -147,10 +148,6 @@ def steps_text(steps: pd.Series) -> str:
         return "an unknown step"
     low, high = int(known.min()), int(known.max())
     return f"step {low}" if low == high else f"steps {low} to {high}"
-
-
-def _runs_text(n: int) -> str:
-    return f"{n} run" if n == 1 else f"{n} runs"
 
 
 def _reasons(lacking: pd.DataFrame) -> dict[str, int]:
@@ -164,7 +161,7 @@ def not_shown(dressed: pd.DataFrame, shown: Iterable[str]) -> str:
     if not len(lacking):
         return ""
     reasons = ", ".join(f"{n} {why}" for why, n in _reasons(lacking).items())
-    return f"{len(lacking)} of {_runs_text(len(dressed))} not shown: {reasons}."
+    return f"{len(lacking)} of {amount(len(dressed), 'run')} not shown: {reasons}."
 
 
 def outcome_counts(runs: pd.DataFrame, rows: list[str], columns: list[str]) -> pd.DataFrame:
@@ -181,7 +178,7 @@ def outcome_words(runs: pd.DataFrame) -> dict[str, str]:
         these = runs[named == outcome]
         steps = split(these["steps_done"]) if "steps_done" in runs else ([], [])
         done = [int(n) for n, known in zip(*steps, strict=True) if known and np.isfinite(n)]
-        words[outcome] = f"{horizon(outcome, done)}: {_runs_text(len(these))}".replace("_", " ")
+        words[outcome] = f"{horizon(outcome, done)}: {amount(len(these), 'run')}".replace("_", " ")
     return words
 
 
@@ -209,5 +206,5 @@ def counted(points: pd.DataFrame, dressed: pd.DataFrame) -> dict[str, str]:
         lacking = group[~group["run"].isin(points["run"])]
         others = kinds[kinds != ""].value_counts(sort=False).to_dict() | _reasons(lacking)
         parts = [f"{n} {why}" for why, n in others.items()]
-        words[name] = "; ".join([f"{(kinds == '').sum()} of {_runs_text(len(group))}", *parts])
+        words[name] = "; ".join([f"{(kinds == '').sum()} of {amount(len(group), 'run')}", *parts])
     return words

@@ -32,6 +32,7 @@ from lnexp.present.style import palette, plain, spread, strokes
 from lnexp.present.subject import FACETS, Sweep, cut, nothing
 
 DOTS = "Dots: one run each; lines: medians over the seeds, of runs that went finite to their end."
+CELLS = "Each cell: its runs (seeds) by verdict; where words have no room, the colour names it."
 MAP_ROWS, MAP_COLUMNS = 80, 24
 
 
@@ -141,7 +142,7 @@ def verdicts(sweep: Sweep) -> Figure:
     verdict_map(counts, panels[0, 0], rows=rows, columns=columns, labels=words)
     legend_beside(panels[0, 0])
     more = (cut(len(rows), len(every_row), "rows"), cut(len(columns), len(every_column), "columns"))
-    return sweep.title(fig, what, "Each cell: its runs (seeds) by verdict.", *more)
+    return sweep.title(fig, what, CELLS, *more)
 
 
 def _in_order(runs: pd.DataFrame, axes: Sequence[str]) -> list[str]:

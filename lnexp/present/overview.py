@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import RendererBase
 from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 from matplotlib.transforms import ScaledTranslation
 
 from lnexp.present.frames import STOPPED, over_seeds
@@ -135,6 +137,23 @@ def places(values: Sequence[str], ax: Axes) -> dict[str, float]:
     return dict(zip(values, map(float, at), strict=True))
 
 
+class Fitting(Text):
+    """The first of its forms that is no wider than its box, chosen when the page is laid out."""
+
+    def __init__(self, forms: Sequence[str], x: float, y: float, width: float) -> None:
+        super().__init__(x, y, forms[0], ha="center", va="center")
+        self.forms, self.width = forms, width
+        self.set_in_layout(False)
+
+    def draw(self, renderer: RendererBase) -> None:
+        (left, _), (right, _) = self.get_transform().transform([(0, 0), (self.width, 0)])
+        for form in self.forms:
+            self.set_text(form)
+            if not form or self.get_window_extent(renderer).width <= 0.95 * (right - left):
+                break
+        super().draw(renderer)
+
+
 def verdict_map(
     frame: pd.DataFrame,
     ax: Axes,
@@ -154,16 +173,10 @@ def verdict_map(
             width = n / total
             box = ((left + GAP, top + GAP), width - 2 * GAP, 1 - 2 * GAP)
             ax.add_patch(Rectangle(*box, facecolor=colour, edgecolor="0.6"))
-            ax.text(
-                left + width / 2,
-                top + 0.5,
-                f"{n} of {total}\n{outcome.replace('_', ' ')}",
-                ha="center",
-                va="center",
-                fontsize=7 if len(parts) == 1 else 6,
-                color=ink_on(colour),
-                rotation=0 if len(parts) <= 2 else 90,
-            )
+            named = f"{n} of {total}\n{outcome.replace('_', ' ')}"
+            count = Fitting((named, f"{n}/{total}", ""), left + width / 2, top + 0.5, box[1])
+            count.set(color=ink_on(colour), fontsize=7 if len(parts) == 1 else 6)
+            ax.add_artist(count)
             left += width
     ax.set(xlim=(0, max(len(columns), 1)), ylim=(max(len(rows), 1), 0))
     ax.set_xticks(np.arange(len(columns)) + 0.5, [wrapped(name, 18, "") for name in columns])

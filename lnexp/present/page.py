@@ -99,7 +99,10 @@ def save(fig: Figure, folder: Path, stem: str, formats: Sequence[str]) -> list[P
     for kind in formats:
         path = folder / f"{stem}.{kind}"
         draft = folder / f".{stem}.{kind}.tmp"
-        fig.savefig(draft, format=kind, dpi=DPI, bbox_inches="tight", metadata=UNDATED[kind])
-        os.replace(draft, path)
+        try:
+            fig.savefig(draft, format=kind, dpi=DPI, bbox_inches="tight", metadata=UNDATED[kind])
+            os.replace(draft, path)
+        finally:  # a full disk leaves no half picture
+            draft.unlink(missing_ok=True)
         written.append(path)
     return written

@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from ..lines import amount, one_line
 from .grid import value_text
 from .sheet import Column, Sheet
 
@@ -15,7 +16,8 @@ UNITS = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 def print_plan(plan: dict[str, Any], console: Console | None = None) -> None:
     """Grid, texts, models, norms and initialisation of one sweep."""
     console = console or Console(highlight=False)
-    console.print(Text(f"{plan['name']}: {plan['question']}".rstrip(": "), style="bold"))
+    title = one_line(f"{plan['name']}: {plan['question']}".rstrip(": "))
+    console.print(Text(title, style="bold"))
     for line in _grid(plan):
         console.print(Text(line))
     console.print()
@@ -32,7 +34,7 @@ def print_plan(plan: dict[str, Any], console: Console | None = None) -> None:
 def _grid(plan: dict[str, Any]) -> Iterator[str]:
     for key, values in plan["axes"].items():
         yield f"  {key}: {', '.join(map(value_text, values))}"
-    yield f"  {plan['runs']} runs; {plan['seeds']} seeds"
+    yield f"  {amount(plan['runs'], 'run')}; {amount(plan['seeds'], 'seed')}"
     for text in plan["texts"]:
         yield (
             f"  text {text['sha256'][:8]}: {text['training']:,} letters to train on, "
@@ -78,13 +80,14 @@ def _models(models: list[dict[str, Any]]) -> Sheet:
 
 
 def _norms(model: dict[str, Any]) -> str:
-    sizes: dict[tuple[str, float, int], int] = {}
+    sizes: dict[tuple[str, float | None, int], int] = {}
     for n in model["norms"]:
         size = (n["kind"], n["eps"], n["parameters"])
         sizes[size] = sizes.get(size, 0) + 1
     return (
         ", ".join(
-            f"{count} x {kind}, eps {value_text(eps)}, {parameters:,} parameters each"
+            f"{count} x {kind}, {'no eps' if eps is None else f'eps {value_text(eps)}'}, "
+            f"{parameters:,} parameters each"
             for (kind, eps, parameters), count in sizes.items()
         )
         or "no norm"

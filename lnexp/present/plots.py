@@ -42,9 +42,13 @@ def plot_sweep(
     by = by and find_axis(by, axes, "--by")
     style = style and find_axis(style, axes, "--style")
     unknown = [kind for kind in formats if kind not in UNDATED]
-    if unknown:
-        raise UserError(f"--format {unknown[0]}: not a format; write {', '.join(UNDATED)}")
-    folder.mkdir(parents=True, exist_ok=True)
+    if unknown or not formats:
+        raise UserError(f"--format {' '.join(unknown)}: no format; write {', '.join(UNDATED)}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise UserError(f"{folder}: the folder of pictures cannot be made: {why}") from None
     sweep = Sweep(runs, steps, layers, axes, name, by, style, at_steps)
     written = []
     with house_style():

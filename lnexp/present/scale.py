@@ -12,6 +12,7 @@ from matplotlib.ticker import AsinhLocator, LogLocator, MaxNLocator, NullLocator
 
 Kind = Literal["linear", "log", "asinh"]
 EXTREME = 290.0  # decades; beyond them a double leaves no room for margins
+FARTHEST = 1e100  # on an asinh axis, which grows to both sides
 LANE = 0.055  # of the axis, for one row of marks above the scale
 LANES = 5
 
@@ -35,6 +36,8 @@ class Scale:
     def place(self, values: np.ndarray) -> np.ndarray:
         """Values as drawn; NaN and Inf become NaN: they are drawn as marks, in a lane."""
         drawn = np.where(np.isfinite(values), values, np.nan).astype(float)
+        if self.kind == "asinh":
+            return np.clip(drawn, -FARTHEST, FARTHEST)
         if self.kind != "log":
             return drawn
         some = np.clip(drawn, 10.0**-EXTREME, 10.0**EXTREME)
@@ -80,7 +83,9 @@ class Scale:
     def _there(self, values: np.ndarray) -> np.ndarray:
         if self.kind == "log":
             return np.clip(np.log10(np.clip(values, 1e-300, None)), -EXTREME, EXTREME)
-        return np.arcsinh(values) if self.kind == "asinh" else values
+        if self.kind == "asinh":
+            return np.arcsinh(np.clip(values, -FARTHEST, FARTHEST))
+        return values
 
     def _back(self, values):
         if self.kind == "log":
@@ -90,7 +95,9 @@ class Scale:
     def _ticks(self, bottom: float, top: float) -> tuple[list[float], list[str]]:
         low, high = float(self._back(bottom)), float(self._back(top))
         if self.kind == "log":
-            ticks = np.array(LogLocator(numticks=7).tick_values(low, high))
+            with np.errstate(over="ignore"):  # it looks for ticks beyond the largest double
+                ticks = np.array(LogLocator(numticks=7).tick_values(low, high))
+            ticks = ticks[np.isfinite(ticks)]
             if sum((ticks >= low) & (ticks <= high)) < 2:
                 ticks = LogLocator(subs=(1, 2, 5), numticks=7).tick_values(low, high)
         elif self.kind == "asinh":

@@ -1,6 +1,6 @@
 """A table of texts, laid out for a terminal of any width or for LaTeX."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from rich.cells import cell_len
@@ -50,6 +50,9 @@ class Sheet:
         room = options.max_width
         columns = fitting(self.columns, room)
         yield Text(self.title, style="bold")
+        if needed(columns) > room:  # a number that breaks in two reads as another number
+            yield from self._listed()
+            return
         table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
         for column, width in zip(columns, widths(columns, room), strict=True):
             table.add_column(
@@ -64,6 +67,15 @@ class Sheet:
         left_out = [column.head for column in self.columns if column not in columns]
         if left_out:
             yield Text(f"No room for: {', '.join(left_out)} ({self.whole} has all).", style="dim")
+        yield from (Text(text, style="dim") for text in self.below)
+        yield Text()
+
+    def _listed(self) -> Iterator[Text]:
+        """Every cell on a line of its own, as `head: text`, for a terminal too narrow for rows."""
+        for row in zip(*(column.cells for column in self.columns), strict=True):
+            for column, text in zip(self.columns, row, strict=True):
+                yield Text(f"{column.head}: {text}")
+            yield Text()
         yield from (Text(text, style="dim") for text in self.below)
         yield Text()
 
@@ -91,12 +103,16 @@ def _tex_row(texts: Iterable[str]) -> str:
 def fitting(columns: list[Column], room: int) -> list[Column]:
     """The columns that fit side by side."""
     kept = list(columns)
-    while sum(column.least + 1 for column in kept) - 1 > room:
+    while needed(kept) > room:
         spare = max(kept, key=lambda column: column.rank)
         if spare.rank == 0:
             break
         kept.remove(spare)
     return kept
+
+
+def needed(columns: list[Column]) -> int:
+    return sum(column.least + 1 for column in columns) - 1
 
 
 def widths(columns: list[Column], room: int) -> list[int]:

@@ -12,6 +12,7 @@ from rich.text import Text
 from lnexp.analysis.cells import all_cells, horizon, outcomes
 from lnexp.analysis.load import Results
 from lnexp.analysis.table import column
+from lnexp.lines import one_line
 from lnexp.present.grid import short_key, value_text
 from lnexp.present.sheet import Column, Sheet
 from lnexp.rows import line
@@ -126,9 +127,9 @@ def _cells_sheet(cells: pd.DataFrame, axes: Sequence[str], title: str) -> Sheet:
         Column("runs", [f"{n} of {m}" for n, m in counts]),
         Column("verdicts", list(column(cells, "verdicts")), wraps=True),
         Column("loss", _medians(cells, "end_loss"), number=True, rank=2),
-        Column("range", _ranges(cells, "end_loss"), rank=6),
+        Column("loss range", _ranges(cells, "end_loss"), rank=6),
         Column("gap", _medians(cells, "end_gap"), number=True, rank=1),
-        Column("range", _ranges(cells, "end_gap"), rank=5),
+        Column("gap range", _ranges(cells, "end_gap"), rank=5),
         *([] if h1 else [_numbers("H1", column(cells, "h1"), figure, 3)]),
         Column("P(failure)", share, number=True),
         _numbers("first/last", column(cells, "grad_ratio_end"), ratio, 4),
@@ -184,7 +185,7 @@ def _sweeps(results: Results) -> list[tuple[pd.DataFrame, list[str], str]]:
     """The runs, axes and title of every sweep."""
     found = []
     for sweep, axes in results.axes.items():
-        question = " ".join(results.questions.get(sweep, "").split())
+        question = one_line(" ".join(results.questions.get(sweep, "").split()))
         title = f"{sweep}: {question}" if question else sweep
         runs = results.runs.loc[results.runs["sweep"] == sweep]
         found.append((runs.reset_index(drop=True), axes, title))
@@ -193,7 +194,7 @@ def _sweeps(results: Results) -> list[tuple[pd.DataFrame, list[str], str]]:
 
 def _remarks(results: Results) -> list[Text]:
     """What the tables do not hold, by name."""
-    remarks = [f"note: {note}" for note in results.notes]
+    remarks = [one_line(f"note: {note}") for note in results.notes]
     if results.dropped:
         names = ", ".join(folder.name for folder in results.dropped)
         remarks.append(f"Left out, on disk but no point of its sweep any more: {names}")

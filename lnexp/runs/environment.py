@@ -42,7 +42,7 @@ def environment(state: State, corpus: Corpus, device: str) -> dict[str, Any]:
         "norm_parameters": sum(p.numel() for _, norm, _ in norms for p in norm.parameters()),
         "tensors": len(list(model.parameters())),
         "norms": len(norms),
-        "eps": sorted({eps for *_, eps in norms}),
+        "eps": sorted({eps for *_, eps in norms if eps is not None}),
         "init_std": _measured_std(state),
         "data_sha256": corpus.sha256,
         "characters": {"training": len(corpus.train), "validation": len(corpus.val)},

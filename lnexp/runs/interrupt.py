@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import connection, parent_process
 from types import FrameType
+from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -19,13 +20,24 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGINT and SIGTERM (of `timeout`, of schedulers, of a shutdown) raise KeyboardInterrupt."""
+    """SIGINT and SIGTERM (of `timeout`, of schedulers, of a shutdown) raise KeyboardInterrupt.
+
+    After one the process is ending: further ones stay ignored, through its shutdown as well.
+    """
     before = {number: signal.signal(number, _interrupt) for number in SIGNALS}
     try:
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        _restore(before)
+        raise
+    _restore(before)
+
+
+def _restore(handlers: dict[signal.Signals, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 @contextmanager

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..config import Data, Model, RunConfig
 from ..data import Corpus, load, short_splits
 from ..errors import UserError
+from ..lines import refusal
 from ..model.check import Architecture, architecture
 from ..naming import run_name
 from ..rules import show
@@ -19,6 +20,8 @@ from ..train.precision import (
     resolve_device,
     slowness,
 )
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -72,9 +75,9 @@ def make_plan(sweep: Sweep) -> Plan:
 
     def once(work: Callable[[], Any]) -> Any:
         try:
-            return work()
+            return placed(sweep, work)
         except UserError as error:
-            problems.extend(_placed(problem, sweep) for problem in error.problems)
+            problems.extend(error.problems)
             return None
 
     configs = [point.config for point in sweep.points]
@@ -105,25 +108,40 @@ def make_plan(sweep: Sweep) -> Plan:
         corpus = corpora[data]
         for sentence in short_splits(corpus, context) if corpus else []:
             problems.append(_placed(f"model.context: {sentence}{_which(data, sweep)}", sweep))
-    if problems:
-        raise UserError(*dict.fromkeys(problems))
-
     built: dict[tuple[Model, int], Architecture] = {}
     runs: dict[str, PlannedRun] = {}
+    for config in configs:
+        if corpus := corpora[config.data]:
+            key = (config.model, len(corpus.vocabulary))
+            if key not in built:
+                built[key] = once(lambda key=key: architecture(*key))
+    if problems:
+        raise refusal(problems, str(sweep.path))
+
     for point in sweep.points:
         config = point.config
         corpus = corpora[config.data]
         assert corpus is not None
         key = (config.model, len(corpus.vocabulary))
-        if key not in built:
-            built[key] = architecture(*key)
         device = devices[config.train.device]
         name = run_name(config, corpus.sha256, device)
         if name in runs:
-            notes.append(f"{name} stands for two points of the sweep: their texts are the same")
+            why = _twice(runs[name].config, config, device)
+            notes.append(f"{name} stands for two points of the sweep: {why}")
             continue
         runs[name] = PlannedRun(name, point, corpus, built[key], device)
     return Plan(sweep, list(runs.values()), notes)
+
+
+def _twice(one: RunConfig, other: RunConfig, device: str) -> str:
+    """Why two points are one run."""
+    reasons = []
+    if one.data != other.data:
+        reasons.append("their texts are the same")
+    if one.train.device != other.train.device:
+        wanted = f"{one.train.device} and {other.train.device}"
+        reasons.append(f"train.device {wanted} are both {device} here")
+    return "; ".join(reasons)
 
 
 def _which(data: Data, sweep: Sweep) -> str:
@@ -131,6 +149,14 @@ def _which(data: Data, sweep: Sweep) -> str:
     swept = [key for key in sweep.axes if key.startswith("data.")]
     words = [f"{key} {show(getattr(data, key.removeprefix('data.')))}" for key in swept]
     return f" ({', '.join(words)})" if words else ""
+
+
+def placed(sweep: Sweep, work: Callable[[], T]) -> T:
+    """What `work` gives; its complaints open with the place of the key that they begin with."""
+    try:
+        return work()
+    except UserError as error:
+        raise UserError(*(_placed(problem, sweep) for problem in error.problems)) from error
 
 
 def _placed(problem: str, sweep: Sweep) -> str:

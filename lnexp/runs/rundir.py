@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TextIO
 
+from ..errors import UserError
 from ..rows import EventRow, LayerRow, Record, StepRow, header, line
 
 SCHEMA = 1
@@ -57,7 +58,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def read_status(folder: Path) -> Status | None:
-    """None: the run is not over, or left no readable status. A later version's keys are left out."""
+    """None: not over, or no readable status is there. Keys of later versions are left out."""
     try:
         found = json.loads((folder / "status.json").read_text(encoding="utf-8"))
         known = {name: found[name] for name in header(Status) if found.get(name) is not None}
@@ -87,6 +88,23 @@ class RunDir:
             self._files[name] = file
             file.write(line(header(row_type)))
             file.flush()
+        return self
+
+    def resume(self, config_yaml: str, env: Mapping[str, Any], steps: int, blank: str = "") -> Self:
+        """Go on after row `steps` - 1: later rows go, and so does that row's column `blank`.
+
+        Raises UserError where a table has other columns than this version writes.
+        """
+        tables = {}
+        for name, row_type in self.FILES.items():
+            tables[name] = _rows_before(self.path / name, header(row_type), steps, blank)
+        for name in ("status.json", "error.txt"):
+            (self.path / name).unlink(missing_ok=True)
+        write_atomically(self.path / "config.yaml", config_yaml)
+        write_atomically(self.path / "env.json", strict_json(env))
+        for name, text in tables.items():
+            write_atomically(self.path / name, text)
+            self._files[name] = (self.path / name).open("a", encoding="utf-8", newline="")
         return self
 
     def write(self, record: Record) -> None:
@@ -120,6 +138,23 @@ class RunDir:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _rows_before(path: Path, names: list[str], steps: int, blank: str) -> str:
+    """A table's text with its header and the whole rows of steps below `steps`."""
+    text = path.read_text(encoding="utf-8")
+    first, *rows = text[: text.rfind("\n") + 1].splitlines(keepends=True) or [line(names)]
+    if first != line(names):
+        raise UserError(
+            f"{path} has other columns ({first.strip()}) than this version writes "
+            f"({','.join(names)}); --force trains anew"
+        )
+    kept = [row for row in rows if int(row.split(",", 1)[0]) < steps]
+    if blank in names and kept and kept[-1].startswith(f"{steps - 1},"):
+        cells = kept[-1].split(",")
+        cells[names.index(blank)] = ""
+        kept[-1] = ",".join(cells)
+    return first + "".join(kept)
 
 
 @dataclass(frozen=True)

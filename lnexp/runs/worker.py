@@ -33,18 +33,21 @@ def train_run(folder: str, config: RunConfig, device: str, data_sha256: str) -> 
         if corpus.sha256 != data_sha256:
             raise UserError("data: the text changed after the sweep was planned; run it again")
         state = set_up(config, corpus, device)
-        seconds = 0.0
-        with run.begin(dump(resolved(config)), environment(state, corpus, device)):
+        with _opened(run, state, corpus, device):
             for record in train(state):
                 run.write(record)
-                seconds = record.step.seconds
-            if config.measure.keep != "none" and _finite(state):
-                checkpoint.save(run.path, state)
+                # A run that a bad value stopped keeps its last healthy snapshot.
+                if state.steps_done % config.measure.snapshot_every == 0 and not state.stopped:
+                    checkpoint.save(run.path, state, data_sha256)
+            if not state.stopped:
+                checkpoint.save(run.path, state, data_sha256)
+            if config.measure.keep == "none":
+                (run.path / checkpoint.NAME).unlink(missing_ok=True)
             underflowed, below_eps = _adam(state)
             status = Status(
                 status="finished",
                 steps_done=state.steps_done,
-                seconds=seconds,
+                seconds=state.seconds,
                 stopped=state.stopped,
                 first_bad_step=state.first_bad_step,
                 unmoved=tuple(_unmoved(state, len(corpus.vocabulary))),
@@ -56,6 +59,19 @@ def train_run(folder: str, config: RunConfig, device: str, data_sha256: str) -> 
     except Exception as error:  # whatever happens to this run must not stop the others
         status = record_failure(run.path, f"{type(error).__name__}: {error}", format_exc())
     return status
+
+
+def _opened(run: RunDir, state: State, corpus: Corpus, device: str) -> RunDir:
+    """The run's folder: gone on with from its last snapshot, or begun."""
+    again = checkpoint.restore(run.path, state, corpus.sha256)
+    start = state.steps_done if again else None
+    env = {**environment(state, corpus, device), "resumed_at_step": start}
+    config_yaml = dump(resolved(state.config))
+    if start is None:
+        return run.begin(config_yaml, env)
+    # The last row of a shorter run has a val_loss that a longer one has not there.
+    extra = start % state.config.measure.eval_every != 0
+    return run.resume(config_yaml, env, start, blank="val_loss" if extra else "")
 
 
 def record_failure(path: Path, why: str, whole: str) -> Status:
@@ -74,10 +90,6 @@ def record_failure(path: Path, why: str, whole: str) -> Status:
     except OSError:  # a full disk: the missing status.json reads as interrupted, never as finished
         pass
     return status
-
-
-def _finite(state: State) -> bool:
-    return all(bool(torch.isfinite(p).all()) for p in state.model.parameters())
 
 
 def _adam(state: State) -> tuple[float, float] | tuple[None, None]:

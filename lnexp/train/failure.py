@@ -14,14 +14,17 @@ def examine_step(state: State, x_BT: Tensor, y_BT: Tensor, step: int) -> Autopsy
     """A loss or gradient that is not finite: the same weights, batch and dropout again."""
 
     def run(model: nn.Module) -> Tensor:
+        state.running.rewind(model)
         with state.dropout.again():
             return state.scale.scale(state.losses(model, x_BT, y_BT)[1])
 
     def shadow(model: nn.Module, dtype: torch.dtype) -> Tensor:
+        state.running.rewind(model)
         with state.dropout.again(), state.dropout.active():
             return state.objective(model, x_BT, y_BT)[1]
 
-    return examine(state.model, run, step=step, shadow=shadow)
+    with state.running.kept():
+        return examine(state.model, run, step=step, shadow=shadow)
 
 
 def examine_update(state: State, probe: Probe, before: Gradients, step: int) -> Autopsy | None:

@@ -22,18 +22,20 @@ CLIP_EPS = 1e-6  # as in torch's clip_grad_norm_
 
 
 def train(state: State) -> Iterator[Record]:
-    """One record a step, until the configured steps are done or a value is not finite."""
+    """One record a step, from where `state` is until the configured steps are done or a value is
+    not finite. Between two records `state` is whole: it may be saved and gone on from."""
     config, settings, scale = state.config, state.config.train, state.scale
     probe = Probe(state.model, config)
     weight_norms = mended(fetch(norms(probe.weights))[0], probe.weights)[0]
-    began, seen = perf_counter(), set[tuple[str, str]]()
+    began = perf_counter() - state.seconds
     state.model.train()
 
-    for step in range(settings.steps):
+    for step in range(state.steps_done, settings.steps):
         due = probe.due(step)
         lr = lr_at(step, settings)
         x_BT, y_BT = state.batches.draw()
         state.dropout.mark()
+        state.running.mark()
 
         with probe.listening(due):
             loss, objective = state.losses(state.model, x_BT, y_BT)
@@ -83,15 +85,19 @@ def train(state: State) -> Iterator[Record]:
         state.stopped = bad_weights or given_up or (failed and settings.on_nonfinite == "stop")
         last = state.stopped or step == settings.steps - 1
         evaluated = probe.on and (last or (step + 1) % config.measure.eval_every == 0)
+        val_loss = _validation_loss(state) if evaluated else None
+        events = [event for event in events if (event.kind, event.module) not in state.seen]
+        state.seen.update((event.kind, event.module) for event in events)
+        state.seconds = perf_counter() - began
         yield Record(
             step=StepRow(
                 step=step,
                 tokens=(step + 1) * y_BT.numel(),
-                val_loss=_validation_loss(state) if evaluated else None,
-                seconds=perf_counter() - began,
+                seconds=state.seconds,
                 lr=lr,
                 loss=before.loss,
                 unigram_loss=before.unigram_loss,
+                val_loss=val_loss,
                 grad_norm=before.grad_norm if due else None,
                 update_norm=update_norm,
                 weight_norm=weight_norm if due else None,
@@ -101,10 +107,9 @@ def train(state: State) -> Iterator[Record]:
                 nonfinite_grads=before.nonfinite if due else None,
             ),
             layers=probe.rows(step) if due else [],
-            events=[event for event in events if (event.kind, event.module) not in seen],
+            events=events,
             autopsy=autopsy.as_dict() if autopsy else None,
         )
-        seen.update((event.kind, event.module) for event in events)
         if last:
             return
 

@@ -4,6 +4,7 @@ A half-precision gradient below 6e-8 is 0; a loss multiplied by S keeps gradient
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,6 +58,17 @@ class LossScale:
         elif self.on and not self.stays:
             for gradient in grads:
                 gradient.div_(self.fixed)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "skips_in_a_row": self.skips_in_a_row,
+            "scaler": self.scaler.state_dict() if self.scaler else None,
+        }
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        self.skips_in_a_row = saved["skips_in_a_row"]
+        if self.scaler:
+            self.scaler.load_state_dict(saved["scaler"])
 
     def update(self, skipped: bool) -> None:
         """After the step; a skipped one halves a dynamic scale."""

@@ -3,7 +3,7 @@
 Shapes: B batch, T time, V vocabulary.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from ..model.gpt import GPT
 from ..model.init import build
 from .optim import new_optimizer
 from .precision import PRECISIONS, Format
+from .running import RunningStatistics
 from .scaling import LossScale
 from .streams import DropoutStream
 
@@ -27,6 +28,7 @@ class State:
     optimizer: Optimizer
     batches: Batches
     dropout: DropoutStream
+    running: RunningStatistics
     scale: LossScale
     format: Format
     unigram_V: Tensor
@@ -34,6 +36,8 @@ class State:
     stopped: bool = False  # a non-finite value ended the run before its steps were done
     steps_done: int = 0  # rows yielded, the failing one included
     skipped: int = 0  # steps without an update
+    seconds: float = 0.0  # of training so far
+    seen: set[tuple[str, str]] = field(default_factory=set)  # kind and module of events written
 
     def losses(self, model: nn.Module, x_BT: Tensor, y_BT: Tensor) -> tuple[Tensor, Tensor]:
         """Cross entropy in nats, and what is minimised: with z_loss also z mean(log^2 Z)."""
@@ -66,6 +70,7 @@ def set_up(config: RunConfig, corpus: Corpus, device: str) -> State:
             corpus, config.train.batch_size, config.model.context, config.seed.data, target
         ),
         dropout=DropoutStream(config.model.dropout, config.seed.data, target),
+        running=RunningStatistics(model),
         scale=LossScale(config.train, target),
         format=number_format,
         unigram_V=unigram_nll(corpus, target),

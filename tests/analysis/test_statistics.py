@@ -1,3 +1,4 @@
+from fractions import Fraction
 from math import inf, isnan, nan, sqrt
 
 import numpy as np
@@ -140,3 +141,18 @@ def test_noise_alone_is_rarely_a_spike_even_where_it_grows():
     for noise in noises:
         curves = [fall + noise * np.random.default_rng(s).normal(size=400) for s in range(100)]
         assert sum(map(bool, map(spikes, curves))) <= 5
+
+
+@pytest.mark.parametrize("size", [1.0, 1e200, 1e308, -1.7e308])
+@pytest.mark.parametrize("count", [1, 2, 11, 60, 300])
+def test_no_statistic_overflows_into_a_warning_or_a_wrong_number(size, count):
+    share = np.random.default_rng(count).uniform(0.5, 1, count)
+    step = np.arange(count, dtype=float)
+    for values in (share * size, share * size * np.where(step % 2, 1, -1)):
+        exact = sorted(map(Fraction, values.tolist()))
+        middle = (exact[(count - 1) // 2] + exact[count // 2]) / 2
+        assert median(values) == pytest.approx(float(middle), rel=1e-12)
+        assert abs(end_value(values) or 0) <= abs(size)
+        assert mad(values) <= 2 * abs(size)
+        slope(step, values, share), spikes(values), spike_score(values), running_median(values, 10)
+    assert [i for i, _ in spikes(share * size)] == [i for i, _ in spikes(share * np.sign(size))]

@@ -63,7 +63,7 @@ def test_another_config_of_the_same_name_leaves_what_is_there(started):
     before = files(results / "small" / "runs")
     other = write_config(started.folder, "name: small\n" + TWO_RUNS, "other.yaml")
     said = lnexp("run", other, "-s", "model.placement=[pre]", cwd=started.folder)
-    assert said.code == 0 and "1 runs on disk are no points of this config" in said.err
+    assert said.code == 0 and "1 run on disk, no longer in this config" in said.err
     assert files(results / "small" / "runs") == before
     assert (results / "small" / "sweep.1.yaml").is_file()
 

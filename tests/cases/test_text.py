@@ -130,7 +130,7 @@ def test_one_letter_is_a_text_that_no_context_fits(refused, tmp_path):
     """C3"""
     (tmp_path / "text.txt").write_text("a")
     (line,) = refused(TEXT, "-s", "data.val_fraction=0", "-s", "model.context=1")
-    assert "the training part has 1 characters" in line and line.endswith("none fits")
+    assert "the training part has 1 character," in line and line.endswith("none fits")
 
 
 def corpus_of(text: str, val_fraction: float) -> data.Corpus:
@@ -172,7 +172,7 @@ def test_a_text_is_cut_in_two_in_order_and_what_is_not_refused_has_its_windows(
     "fraction, what",
     [
         ("0.001", "0.001 of 500 characters is less than one; write 0 for no validation"),
-        ("0.002", "the validation part has 1 characters"),
+        ("0.002", "the validation part has 1 character,"),
         ("0.03", "the validation part has 15 characters"),
         ("0.99", "the training part has 5 characters"),
         ("1.0", "1.0 does not fit; write a number, at least 0, below 1"),
@@ -258,7 +258,7 @@ def test_another_text_under_the_same_path_is_another_run_and_leaves_the_old_one(
     said = lnexp("run", "small.yaml", "--dry-run", cwd=folder)
     held = {path.name for path in (folder / "results" / "small" / "runs").iterdir()}
     assert said.code == 0 and len(said.out.split()) == 2 and not held & set(said.out.split())
-    assert "2 runs on disk are no points of this config and stay as they are" in said.err
+    assert "2 runs on disk, no longer in this config, stay as they are" in said.err
     assert files(folder / "results") == before
 
 

@@ -9,6 +9,7 @@ from lnexp.analysis.load import load
 from lnexp.complaints import TOP, describe
 from lnexp.config import KEYS, SECTIONS
 from lnexp.errors import UserError
+from lnexp.lines import MOST
 from lnexp.present.page import house_style
 from lnexp.present.plots import PICTURES
 from lnexp.present.subject import Sweep
@@ -182,8 +183,11 @@ def test_the_command_line_refuses_a_wrong_key_too(refused):
 def test_every_key_with_a_slip_of_the_hand_is_refused_and_led_back(tmp_path):
     wrong = [f"{key}{key[-1]}" for key in KEYS] + [f"{key[:-2]}{key[-1]}{key[-2]}" for key in KEYS]
     slips = [slip for slip in wrong if slip not in KEYS]
-    text = "sweep:\n" + "".join(f"  {slip}: [1]\n" for slip in slips)
-    lines = problems(tmp_path, text)
+    lines = []
+    for start in range(0, len(slips), MOST):
+        some = slips[start : start + MOST]
+        skipped = "\n" * start  # each slip in a line of its own
+        lines += problems(tmp_path, f"sweep:\n{skipped}" + "".join(f"  {s}: [1]\n" for s in some))
     assert len(lines) == len(slips) > 90
     led = [line for line in lines if "did you mean" in line or "at the top" in line]
     assert len(led) > 0.95 * len(lines)

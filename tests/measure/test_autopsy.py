@@ -401,3 +401,18 @@ def test_fused_attention_fails_at_large_scores_in_fp64_too_and_the_shadow_does_n
     assert "attention" in record.autopsy["origin"]["op"]
     assert record.autopsy["nature"] == "numerical"
     assert record.autopsy["shadow"]["float64"]["grad_norm"] < 1e25
+
+
+@pytest.mark.parametrize("norm", ["batchnorm", "powernorm"])
+def test_an_autopsy_leaves_running_statistics_where_they_were(norm):
+    def run(examined: bool) -> tuple[list[float], list[torch.Tensor]]:
+        state = state_of(model={"norm": norm}, train={"on_nonfinite": "continue"})
+        if not examined:
+            state.first_bad_step = 0
+        weight = state.model.blocks[0].mlp.body.w1.weight
+        weight.register_hook(lambda g: g * math.inf if state.steps_done == 2 else g)
+        losses = [r.step.loss for r in train(state)]
+        return losses, list(state.model.buffers())
+
+    (losses, buffers), (others, theirs) = run(True), run(False)
+    assert losses == others and all(map(torch.equal, buffers, theirs))

@@ -4,7 +4,7 @@ Shapes: B batch, T time, D width, V vocabulary.
 """
 
 from itertools import product
-from math import log, sqrt
+from math import log
 
 import numpy as np
 import pytest
@@ -12,10 +12,15 @@ import torch
 from torch.nn import functional as F
 
 from lnexp.config import Model
-from lnexp.model.gpt import GPT, Attention
+from lnexp.measure.forward import ForwardProbe
+from lnexp.model.branches import Branch, Form
+from lnexp.model.check import on_meta
+from lnexp.model.gpt import GPT
 from lnexp.model.init import build
-from lnexp.model.norms import NORMS, build_norm
-from lnexp.model.placements import PLACEMENTS, Branch
+from lnexp.model.norms import NORMS
+from lnexp.model.placements import PLACEMENTS
+
+from .equations import EQUATIONS, NO_SKIP, network_np
 
 VOCABULARY = 23
 SMALL = {"depth": 2, "width": 16, "heads": 2, "context": 12}
@@ -38,13 +43,16 @@ def test_the_first_loss_at_gpt2_init_is_ln_v(placement, depth):
 
 @pytest.mark.parametrize(
     "placement, residual, attention, dropout",
-    list(product(PLACEMENTS, [True, False], ["sdpa", "plain"], [0.0, 0.2])),
+    [
+        *product(NO_SKIP, [True, False], ["sdpa", "plain"], [0.0, 0.2]),
+        *product([p for p in PLACEMENTS if p not in NO_SKIP], [True], ["sdpa"], [0.2]),
+    ],
 )
 def test_a_later_letter_never_changes_an_earlier_logit(placement, residual, attention, dropout):
     config = Model(
         **SMALL, placement=placement, residual=residual, attention=attention, dropout=dropout
     )
-    model = build(config, VOCABULARY, 0).train()
+    model = moved(build(config, VOCABULARY, 0)).train()
     x_BT = ids()
     changed_BT = x_BT.clone()
     changed_BT[:, 7:] = (changed_BT[:, 7:] + 1) % VOCABULARY
@@ -58,79 +66,56 @@ def test_a_later_letter_never_changes_an_earlier_logit(placement, residual, atte
     assert not torch.equal(before[:, 7:], after[:, 7:])
 
 
+@pytest.mark.parametrize("placement, norm", list(product(PLACEMENTS, NORMS)))
+def test_no_norm_but_batchnorm_lets_a_later_letter_reach_an_earlier_logit(placement, norm):
+    config = Model(**SMALL, placement=placement, norm=norm, qk_norm=True, init="xavier")
+    x_BT = ids()
+    changed_BT = x_BT.clone()
+    changed_BT[:, 7:] = (changed_BT[:, 7:] + 1) % VOCABULARY
+
+    def logits(batch_BT: torch.Tensor, training: bool) -> torch.Tensor:
+        model = moved(build(config, VOCABULARY, 0))  # anew: a forward moves running statistics
+        return model.train(training)(batch_BT)
+
+    for training in (True, False):
+        before, after = logits(x_BT, training), logits(changed_BT, training)
+        same = torch.equal(before[:, :7], after[:, :7])
+        assert same == (NORMS[norm].causal or not training)
+    assert NORMS[norm].causal == (norm != "batchnorm")
+
+
+def moved(model: GPT) -> GPT:
+    """Off the start: rezero's gains leave 0."""
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if name.endswith(".gain"):
+                p.fill_(0.7)
+    return model
+
+
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_causality_by_gradient(placement):
-    model = build(Model(**SMALL, placement=placement), VOCABULARY, 0)
+    model = moved(build(Model(**SMALL, placement=placement), VOCABULARY, 0))
     h_BTD = model.embed(ids()).detach().requires_grad_()
-    out = h_BTD
-    for block in model.blocks:
-        out = block(out)
-    out[:, 4].sum().backward()
+    out = model.network(h_BTD, model.blocks, model.norm)
+    g = torch.Generator().manual_seed(1)  # a plain sum of a normalised vector is always 0
+    (out[:, 4] * torch.randn(16, generator=g)).sum().backward()
     assert h_BTD.grad is not None
     assert not h_BTD.grad[:, 5:].any() and h_BTD.grad[:, 4].any()
 
 
-def softmax_np(s: np.ndarray) -> np.ndarray:
-    e = np.exp(s - s.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
-
-
-def norm_np(kind: str, x: np.ndarray, eps: float) -> np.ndarray:
-    if kind == "rmsnorm":
-        return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps)
-    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps)
-
-
-def attention_np(a: Attention, x: np.ndarray, heads: int) -> np.ndarray:
-    w, b = a.wqkv.weight.numpy(), a.wqkv.bias.numpy()
-    D = x.shape[-1]
-    q, k, v = (x @ w[i * D : (i + 1) * D].T + b[i * D : (i + 1) * D] for i in range(3))
-    y = np.zeros_like(x)
-    K = D // heads
-    for batch in range(x.shape[0]):
-        for h in range(heads):
-            s = slice(h * K, (h + 1) * K)
-            for t in range(x.shape[1]):  # written as the definition: position by position
-                scores = k[batch, : t + 1, s] @ q[batch, t, s] / sqrt(K)
-                y[batch, t, s] = softmax_np(scores) @ v[batch, : t + 1, s]
-    return y @ a.wo.weight.numpy().T + a.wo.bias.numpy()
-
-
-def gelu_np(x: np.ndarray) -> np.ndarray:
-    from math import erf
-
-    return 0.5 * x * (1 + np.vectorize(erf)(x / sqrt(2)))
-
-
-def mlp_np(m, x: np.ndarray) -> np.ndarray:
-    hidden = gelu_np(x @ m.w1.weight.numpy().T + m.w1.bias.numpy())
-    return hidden @ m.w2.weight.numpy().T + m.w2.bias.numpy()
-
-
-EQUATIONS = {  # placement -> (h, F, norm) -> next h, written from science 3
-    "pre": lambda h, F, n: h + F(n(h)),
-    "post": lambda h, F, n: n(h + F(h)),
-    "none": lambda h, F, n: h + F(h),
-    "sandwich": lambda h, F, n: h + n(F(n(h))),
-    "output": lambda h, F, n: h + n(F(h)),
-}
-NO_SKIP = {
-    "pre": lambda h, F, n: F(n(h)),
-    "post": lambda h, F, n: n(F(h)),
-    "none": lambda h, F, n: F(h),
-    "sandwich": lambda h, F, n: n(F(n(h))),
-    "output": lambda h, F, n: n(F(h)),
-}
-FINAL = {"pre", "sandwich", "output"}
-
-
 @pytest.mark.parametrize(
     "placement, residual, attention, norm",
-    list(product(PLACEMENTS, [True, False], ["sdpa", "plain"], ["layernorm", "rmsnorm"])),
+    [
+        *product(NO_SKIP, [True, False], ["sdpa", "plain"], ["layernorm", "rmsnorm"]),
+        *product([p for p in PLACEMENTS if p not in NO_SKIP], [True], ["sdpa"], ["layernorm"]),
+        *product(["pre", "post", "residual_dual"], [True], ["sdpa"], [n for n in NORMS]),
+    ],
 )
 def test_the_forward_is_the_placements_equation(placement, residual, attention, norm):
+    depth = 2 if placement in NO_SKIP else 5  # so that mix has two blocks of its first kind
     config = Model(
-        **SMALL,
+        **{**SMALL, "depth": depth},
         placement=placement,
         residual=residual,
         attention=attention,
@@ -138,19 +123,36 @@ def test_the_forward_is_the_placements_equation(placement, residual, attention, 
         init="torch",
         eps=1e-3,
     )
-    model = build(config, VOCABULARY, 0).double().requires_grad_(False)
-    x_BT = ids()
-    equation = (EQUATIONS if residual else NO_SKIP)[placement]
+    model = moved(build(config, VOCABULARY, 0)).double().requires_grad_(False)
+    logits, _ = network_np(model, config, ids().numpy())
+    np.testing.assert_allclose(model(ids()).numpy(), logits, rtol=1e-9, atol=1e-11)
 
-    def n(x):
-        return norm_np(norm, x, 1e-3)
 
-    h = model.embed.token.weight.numpy()[x_BT.numpy()] + model.embed.position.weight.numpy()[:12]
-    for block in model.blocks:
-        h = equation(h, lambda x, b=block: attention_np(b.attn.body, x, 2), n)
-        h = equation(h, lambda x, b=block: mlp_np(b.mlp.body, x), n)
-    logits = (n(h) if placement in FINAL else h) @ model.head.weight.numpy().T
-    np.testing.assert_allclose(model(x_BT).numpy(), logits, rtol=1e-9, atol=1e-11)
+def test_every_placement_has_its_equation():
+    assert set(EQUATIONS) == set(PLACEMENTS)
+
+
+@pytest.mark.parametrize("placement", [p for p in PLACEMENTS if p not in NO_SKIP])
+def test_readings_are_those_of_the_equation(placement):
+    config = Model(**{**SMALL, "depth": 5}, placement=placement, init="torch", eps=1e-3)
+    model = moved(build(config, VOCABULARY, 0)).double()
+    probe = ForwardProbe(model, config.norm, config.eps, sample=2)
+    with probe.listening():
+        model(ids()).sum().backward()
+    _, steps = network_np(model.requires_grad_(False), config, ids().numpy())
+    h = model.embed(ids()).numpy()
+
+    def rms(x: np.ndarray) -> float:
+        return float(np.sqrt((x[:2] ** 2).mean()))
+
+    for i, (entering, added, out) in enumerate(steps):
+        read = probe.readings[(i // 2, ("attn", "mlp")[i % 2])]
+        assert float(read["act_rms"]) == pytest.approx(rms(out))
+        assert float(read["branch_to_stream"]) == pytest.approx(rms(added) / rms(h))
+        assert ("norm_input_rms" in read) == (entering is not None)
+        if entering is not None:
+            assert float(read["norm_input_rms"]) == pytest.approx(rms(entering))
+        h = out
 
 
 def test_an_absent_skip_is_left_out_so_an_infinite_input_stays_out_of_the_sum():
@@ -158,39 +160,35 @@ def test_an_absent_skip_is_left_out_so_an_infinite_input_stays_out_of_the_sum():
         def forward(self, x):
             return torch.zeros_like(x)
 
-    branch = Branch(Zero(), PLACEMENTS["none"], residual=False, new_norm=torch.nn.Identity)
+    branch = Branch(Zero(), Form(), residual=False, new_norm=torch.nn.Identity)
     assert not branch(torch.full((1, 1, 4), float("inf"))).isnan().any()
 
 
-@pytest.mark.parametrize("name", NORMS)
-@pytest.mark.parametrize("eps", [1e-5, 1e-1])
-def test_a_norm_is_its_equation_with_gain_and_bias(name, eps):
-    norm = build_norm(name, 8, eps, affine=True).double()
-    g = torch.Generator().manual_seed(0)
-    x = torch.randn(5, 8, generator=g, dtype=torch.float64) * 3 + 1
-    gain, shift = torch.randn(2, 8, generator=g, dtype=torch.float64)
-    with torch.no_grad():
-        norm.weight.copy_(gain)
-        if getattr(norm, "bias", None) is not None:
-            norm.bias.copy_(shift)
-    expected = norm_np(name, x.numpy(), eps) * gain.numpy()
-    if name != "rmsnorm":
-        expected = expected + shift.numpy()
-    np.testing.assert_allclose(norm(x).detach().numpy(), expected, rtol=1e-12)
+# Norms of a network of N blocks.
+COUNTS = {
+    "pre": lambda N: 2 * N + 1,
+    "post": lambda N: 2 * N,
+    "none": lambda N: 0,
+    "sandwich": lambda N: 4 * N + 1,
+    "output": lambda N: 2 * N + 1,
+    "deepnorm": lambda N: 2 * N,
+    "admin": lambda N: 2 * N,
+    "keel": lambda N: 4 * N - 1,
+    "rezero": lambda N: 0,
+    "tfixup": lambda N: 0,
+    "lns": lambda N: 2 * N + 1,
+    "mix": lambda N: 2 * N + 1,
+    "b2t": lambda N: 2 * N,
+    "residual_dual": lambda N: 2 * N + 1,
+}
 
 
-@pytest.mark.parametrize("name", NORMS)
-def test_without_affine_a_norm_has_no_parameters(name):
-    norm = build_norm(name, 8, 1e-5, affine=False)
-    assert not list(norm.parameters()) and norm(torch.randn(2, 8)).shape == (2, 8)
-
-
-@pytest.mark.parametrize("placement", [p for p in PLACEMENTS if p != "none"])
-def test_eps_reaches_every_norm_the_final_one_and_qk_norm_included(placement):
-    model = GPT(Model(**SMALL, placement=placement, eps=0.123, qk_norm=True), VOCABULARY)
-    norms = [m for m in model.modules() if hasattr(m, "eps")]
-    per_block = (2 if placement == "sandwich" else 1) * 2 + 2
-    assert len(norms) == 2 * per_block + (placement in FINAL)
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("N", [1, 2, 9])
+def test_eps_reaches_every_norm_the_final_one_and_qk_norm_included(placement, N):
+    config = Model(**{**SMALL, "depth": N}, placement=placement, eps=0.123, qk_norm=True)
+    norms = [m for m in on_meta(config, VOCABULARY).modules() if hasattr(m, "eps")]
+    assert len(norms) == COUNTS[placement](N) + 2 * N
     assert {m.eps for m in norms} == {0.123}
 
 

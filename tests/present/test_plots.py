@@ -15,7 +15,8 @@ from lnexp.analysis.load import load
 from lnexp.config import Model, RunConfig
 from lnexp.errors import UserError
 from lnexp.present import plots
-from lnexp.present.page import house_style
+from lnexp.present.overview import Fitting, verdict_map
+from lnexp.present.page import house_style, legend_beside, page
 from lnexp.present.plots import PICTURES, plot_sweep
 from lnexp.present.subject import Sweep
 from lnexp.rows import LayerRow
@@ -276,3 +277,64 @@ def test_results_on_disk_are_drawn_with_the_pending_and_the_nan_run(tmp_path):
         labels = PICTURES["loss"](made).axes[0].get_legend_handles_labels()[1]
     assert "1 of 3 runs not shown: 1 pending." in text and "lr 0.001" in text
     assert any("NaN at step 1" in " ".join(label.split()) for label in labels)
+
+
+def split_cells(columns: int, words: list[str]) -> pd.DataFrame:
+    return pd.DataFrame(
+        [("r", str(c), word, 1) for c in range(columns) for word in words],
+        columns=["row", "column", "outcome", "n"],
+    )
+
+
+@pytest.mark.parametrize("columns", [1, 2, 8, 24])
+@pytest.mark.parametrize("parts", [1, 2, 4, 8])
+def test_no_count_of_a_verdict_map_leaves_its_slice(columns, parts):
+    outcomes = ["learned", "nonfinite", "stalled", "nothing_to_learn", "too_short", "lost",
+                "plateau", "diverged"][:parts]  # fmt: skip
+    with house_style():
+        figure, panels = page(1, 1, 2.8 + 1.3 * columns, 1.4)
+        ax = verdict_map(split_cells(columns, outcomes), panels[0, 0])
+        legend_beside(ax)
+        figure.draw_without_rendering()
+    counts = figure.findobj(Fitting)
+    assert len(counts) == columns * parts
+    for count in counts:
+        x, y = count.get_position()
+        left, right = (ax.transData.transform((x + s / parts / 2, y))[0] for s in (-1, 1))
+        box = count.get_window_extent()
+        assert count.get_text() == "" or left <= box.x0 < box.x1 <= right
+    if parts <= 4:
+        assert all(count.get_text() for count in counts)  # at the least '1/4'
+
+
+def test_a_file_named_plots_is_said(tmp_path):
+    (tmp_path / "plots").write_text("")
+    frames = plot_frames.one_run().frames()
+    with pytest.raises(UserError, match="plots: the folder of pictures cannot be made"):
+        plot_sweep(*frames, tmp_path / "plots", name="s")
+
+
+def test_a_full_disk_leaves_no_half_picture_and_is_told(tmp_path, monkeypatch):
+    def half(figure, draft, **more):
+        draft.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Figure, "savefig", half)
+    said = []
+    frames = plot_frames.one_run().frames()
+    assert plot_sweep(*frames, tmp_path, name="s", formats=["png"], warn=said.append) == []
+    assert list(tmp_path.iterdir()) == [] and len(said) == len(PICTURES)
+
+
+def test_no_format_is_an_error(tmp_path):
+    with pytest.raises(UserError, match="--format.*write png, svg, pdf"):
+        plot_sweep(*plot_frames.one_run().frames(), tmp_path, name="s", formats=[])
+
+
+@pytest.mark.parametrize("kind", PICTURES)
+def test_losses_near_the_largest_number_are_drawn(kind, tmp_path):
+    made = plot_frames.quickstart(seeds=4, steps=12)
+    made.steps = [(run, step, 1.7e308, 1.7e308, norm) for run, step, _, _, norm in made.steps]
+    for row in made.rows:
+        row |= {"end_gap": 1.7e308, "grad_ratio_end": 1.7e308}
+    draw(made, kind).savefig(tmp_path / "x.png")

@@ -10,7 +10,7 @@ from rich.console import Console
 from lnexp.analysis.cells import all_cells
 from lnexp.analysis.load import load
 from lnexp.config import Model, RunConfig
-from lnexp.present.sheet import Column, Sheet, fitting, widths
+from lnexp.present.sheet import Column, Sheet, fitting, needed, widths
 from lnexp.present.tables import (
     as_csv,
     as_json,
@@ -171,3 +171,34 @@ def test_columns_get_their_longest_word_first_and_never_more_than_the_room():
     assert widths(columns, 16) == [5, 1, 8]
     assert [column.head for column in fitting(columns, 10)] == ["a", "b"]
     assert [column.head for column in fitting(columns, 3)] == ["a"]
+
+
+@pytest.mark.parametrize("width", range(20, 61, 4))
+def test_no_number_breaks_however_narrow_the_terminal(results, width):
+    for table in (runs_table(results), cells_table(results)):
+        text = shown(table, width)
+        assert max(map(len, text.splitlines())) <= width
+        sheet = table.renderables[0]
+        fits = fitting(sheet.columns, width)
+        columns = fits if needed(fits) <= width else sheet.columns
+        numbers = [cell for column in columns if column.number for cell in column.cells]
+        assert set(" ".join(numbers).split()) <= set(text.split())
+
+
+def test_where_no_row_fits_every_cell_has_a_line_of_its_own(results):
+    text = words(shown(cells_table(results), 30))
+    assert "depth: 24 placement: post residual: true runs: 2 of 4" in text
+    assert "P(failure): 1.00 [0.34,1.00]" in text and "gap range: " in text
+    assert "No room for" not in text
+
+
+def test_columns_left_out_are_told_apart_by_name(results):
+    heads = [c.head for sheet in cells_table(results).renderables[:1] for c in sheet.columns]
+    assert len(set(heads)) == len(heads)
+    line = next(x for x in shown(cells_table(results), 80).split(").") if "No room for" in x)
+    assert "loss range" in words(line) and "gap range" in words(line)
+
+
+def test_a_question_cannot_act_on_the_terminal(tmp_path):
+    write_points(tmp_path / "s", [("a", 0, {"model.depth": 1})], question="red \x1b[31m\u202e")
+    assert r"s: red \x1b[31m\u202e" in shown(runs_table(load(tmp_path)), 80)

@@ -1,0 +1,91 @@
+"""lnexp norm: one vector, normalised step by step."""
+
+from math import isfinite
+
+from rich.console import Console
+
+from ..errors import UserError
+
+EPS_SHOWN = [1e-12, 1e-8, 1e-5, 1e-2, 1.0]
+AXES = {
+    "layernorm": "Mean and variance over the features of each row (token).",
+    "layernorm_std": "Mean and deviation over the features of each row (token).",
+    "rmsnorm": "Mean square over the features of each row (token); no mean is taken off.",
+    "batchnorm": "Mean and variance over the rows (the batch), for each feature on its own.",
+    "scalenorm": "Length over the features of each row (token).",
+    "dyt": "No statistics: each number on its own.",
+}
+EQUATIONS = {
+    "layernorm": "(x - mean) / sqrt(var + eps) * g + b",
+    "layernorm_std": "(x - mean) / (std + eps) * g + b, std unbiased",
+    "rmsnorm": "x / sqrt(mean x^2 + eps) * g",
+    "batchnorm": "(x - mean) / sqrt(var + eps) * g + b, over the batch",
+    "scalenorm": "sqrt(d) x / max(norm(x), eps)",
+    "dyt": "tanh(a x) * g + b",
+}
+
+
+def norm(words: list[str], names: str, eps: float | None, gain: str, bias: str, dtype: str) -> None:
+    rows = _rows(words)
+    norms = _norms(names)
+    if eps is not None and not (isfinite(eps) and eps >= 0):
+        raise UserError(f"--eps {eps:g}: write a number, 0 or more")
+    gains, biases = _vector("--gain", gain, len(rows[0])), _vector("--bias", bias, len(rows[0]))
+
+    from ..model.worked import DTYPES, rms_over_eps, work_out
+    from ..present.norm import print_eps, print_side_by_side, print_steps
+
+    if dtype not in DTYPES:
+        raise UserError(f"--dtype {dtype}: write {', '.join(DTYPES)}")
+    console = Console(highlight=False)
+    results = []
+    for name in norms:
+        steps = work_out(name, rows, eps=eps, gain=gains, bias=biases, dtype=dtype)
+        values = [(step.name, step.values.double().tolist()) for step in steps]
+        if gains is None and biases is None:  # nothing learned: the normalised values are the end
+            values = [item for item in values if item[0] not in ("times gain", "plus bias")]
+        results.append((name, values[-1][1]))
+        print_steps(console, name, EQUATIONS[name], AXES[name], values)
+    if len(results) > 1:
+        print_side_by_side(console, results)
+    with_eps = [name for name in norms if name != "dyt"]
+    if with_eps:
+        print_eps(
+            console, EPS_SHOWN, {n: rms_over_eps(n, rows, EPS_SHOWN, dtype) for n in with_eps}
+        )
+
+
+def _rows(words: list[str]) -> list[list[float]]:
+    """'2 4 1 3' or several arguments: one row; `;` starts another."""
+    rows = [_numbers("NUMBERS", row) for row in " ".join(words).split(";") if row.strip()]
+    if not rows or not all(len(row) == len(rows[0]) for row in rows):
+        raise UserError("NUMBERS: write rows of the same length: '3 5 2 6; 2 4 1 3'")
+    if len(rows[0]) < 2:
+        raise UserError("NUMBERS: a norm needs two numbers or more: 2 4 1 3")
+    return rows
+
+
+def _norms(names: str) -> list[str]:
+    norms = [name.strip() for name in names.split(",") if name.strip()]
+    for name in norms:
+        if name not in EQUATIONS:
+            raise UserError(f"--norm {name}: write {', '.join(EQUATIONS)}; several with commas")
+    return norms or ["layernorm"]
+
+
+def _vector(option: str, text: str, width: int) -> list[float] | None:
+    if not text:
+        return None
+    values = _numbers(option, text)
+    if len(values) == 1:
+        values *= width
+    if len(values) != width:
+        raise UserError(f"{option} {text}: write one number, or {width} with commas")
+    return values
+
+
+def _numbers(place: str, text: str) -> list[float]:
+    try:
+        return [float(word) for word in text.replace(",", " ").split()]
+    except ValueError:
+        raise UserError(f"{place}: {text.strip()}: write numbers: 2 4 1 3") from None

@@ -1,0 +1,88 @@
+"""The lesson's worked examples, and that each last step is what the model's norm computes."""
+
+import numpy as np
+import pytest
+import torch
+
+from lnexp.model.norms import build_norm
+from lnexp.model.worked import WORKED, rms_over_eps, work_out
+
+from .cli import lnexp
+
+
+def last(norm: str, rows, **how) -> list[float]:
+    return work_out(norm, rows, **how)[-1].values.flatten().tolist()
+
+
+def test_the_lessons_examples_come_out():
+    assert last("layernorm", [[2, 4, 1, 3]]) == pytest.approx(
+        [-0.447, 1.342, -1.342, 0.447], abs=5e-4
+    )
+    assert last("layernorm", [[3, 5, 2, 6]]) == pytest.approx(
+        [-0.632, 0.632, -1.265, 1.265], abs=5e-4
+    )
+    # The lesson prints -1.898: it rounded before multiplying.
+    assert last("layernorm", [[3, 5, 2, 6]], gain=[0.5, 1, 1.5, 2]) == pytest.approx(
+        [-0.316, 0.632, -1.897, 2.530], abs=5e-4
+    )
+
+
+@pytest.mark.parametrize("norm", [n for n in WORKED if n not in ("batchnorm", "scalenorm")])
+def test_the_last_step_is_what_the_models_norm_computes(norm):
+    x = [[3.0, -5.0, 2.0, 6.0], [1.0, 0.5, -2.0, 8.0]]
+    eps = 1e-3
+    module = build_norm(norm, 4, eps, True).double()
+    with torch.no_grad():
+        expected = module(torch.tensor(x, dtype=torch.float64))
+    ours = work_out(norm, x, eps=eps)[-1].values
+    torch.testing.assert_close(ours, expected)
+
+
+def test_batchnorm_uses_the_other_axis():
+    x = np.array([[3.0, 5.0, 2.0], [2.0, 4.0, 1.0], [9.0, 4.0, 7.0]])
+    expected = (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5)
+    np.testing.assert_allclose(work_out("batchnorm", x.tolist())[-1].values.numpy(), expected)
+
+
+def test_the_rms_over_eps_is_sigma_over_root_of_variance_plus_eps():
+    x, eps = [[2.0, 4.0, 1.0, 3.0]], [1e-5, 1e-2, 1.0]
+    sigma = np.std(x)
+    expected = [sigma / np.sqrt(sigma**2 + e) for e in eps]
+    assert rms_over_eps("layernorm", x, eps, "fp64") == pytest.approx(expected)
+
+
+def test_an_eps_that_the_type_cannot_hold_is_0_there():
+    steps = {s.name: s.values for s in work_out("layernorm", [[1, 1, 1]], eps=1e-8, dtype="fp16")}
+    assert steps["variance + eps"].item() == 0 and steps["normalised"].isnan().all()
+
+
+@pytest.mark.parametrize(
+    "words, shown",
+    [
+        (["2", "4", "1", "3"], ["-0.447212", "1.34164"]),
+        (["-1", "-2.5", "3"], ["-0.358979", "1.36412"]),
+        (["3 5 2 6; -2 4 1 3", "--norm", "layernorm,batchnorm"], ["Side by side", "-1.5275"]),
+        (["3,5,2,6", "--gain", "0.5,1,1.5,2"], ["-1.89736", "2.52982"]),
+    ],
+)
+def test_the_command_shows_the_steps(words, shown):
+    said = lnexp("norm", *words)
+    assert said.code == 0 and all(word in said.out for word in shown)
+    assert "What eps does" in said.out
+
+
+@pytest.mark.parametrize(
+    "words, what",
+    [
+        (["a", "b"], "write numbers"),
+        (["1"], "two numbers"),
+        (["1 2; 3"], "same length"),
+        (["1", "2", "--norm", "x"], "layernorm"),
+        (["1", "2", "--gain", "1,2,3"], "--gain"),
+        (["1", "2", "--eps", "-1"], "0 or more"),
+        (["1", "2", "--dtype", "int8"], "fp64"),
+    ],
+)
+def test_wrong_words_end_in_a_line(words, what):
+    said = lnexp("norm", *words)
+    assert said.code == 2 and what in said.err and len(said.err.splitlines()) == 1

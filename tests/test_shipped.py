@@ -1,0 +1,32 @@
+import os
+
+import pytest
+
+from lnexp.errors import UserError
+from lnexp.shipped import find
+
+
+@pytest.mark.parametrize("word", ["", " "])
+def test_an_unset_shell_variable_is_not_this_folder(tmp_path, monkeypatch, word):
+    (tmp_path / "a.yaml").write_text("seeds: [0]\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="names no config"):
+        find([word])
+    assert [path.name for path in find(["."])] == ["a.yaml"]
+
+
+@pytest.mark.parametrize("word", ["a" * 300, "a" * 5000, "a/" * 3000 + "b.yaml", "a\0b"])
+def test_a_word_that_no_file_system_takes_is_one_short_line(word):
+    with pytest.raises(UserError) as caught:
+        find([word])
+    (line,) = caught.value.problems
+    assert "no such file or folder" in line and len(line) < 700
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    from lnexp.yamlfile import read
+
+    os.mkfifo(tmp_path / "a.yaml")
+    with pytest.raises(UserError, match="is no regular file"):
+        read(tmp_path / "a.yaml")
