@@ -66,12 +66,13 @@ def run(
     ] = "auto",
     force: Annotated[bool, typer.Option("--force", help="Train again what is finished.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would train.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit 1 if a claim is refuted.")] = False,
 ) -> None:
     """Train every point of a sweep; what is finished is skipped."""
     from .commands import run as command
     from .commands.jobs import workers
 
-    raise typer.Exit(command.run(config, out, set_ or [], workers(jobs), force, dry_run))
+    raise typer.Exit(command.run(config, out, set_ or [], workers(jobs), force, dry_run, check))
 
 
 @app.command()
@@ -109,11 +110,13 @@ def show(
     json: AsJson = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     tex: Annotated[bool, typer.Option("--tex", help="Print a LaTeX table of the cells.")] = False,
+    claims: Annotated[bool, typer.Option("--claims", help="Print the claims, judged.")] = False,
 ) -> None:
     """Print the table of runs and cells."""
     from .commands import read as command
 
-    command.show(results, [name for name, on in (("json", json), ("csv", csv), ("tex", tex)) if on])
+    forms = [name for name, on in (("json", json), ("csv", csv), ("tex", tex)) if on]
+    command.show(results, forms, claims)
 
 
 @app.command()

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
+from lnexp.claimparse import parse_claims
+from lnexp.claimspec import Claim
 from lnexp.complaints import TOP, check, refuse, takes, unknown, unknown_top
 from lnexp.config import KEYS, SECTIONS
 from lnexp.lines import short
@@ -38,6 +40,7 @@ class Draft:
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     unclear: set[str] = field(default_factory=set)
+    claims: list[Claim] = field(default_factory=list)
 
     def read(self, stem: str) -> "Draft":
         for key in self.sheet.data:
@@ -50,12 +53,16 @@ class Draft:
         self.read_cases()
         self.read_sweep()
         self.read_seeds()
-        claims = self.sheet.data.get("claims", [])
-        if not isinstance(claims, list):
-            self.complain(refuse(claims, self.sheet.written("claims"), "a list"), "claims")
-        elif claims:
-            self.complain("are not available yet; leave the line out", "claims")
+        self.read_claims()
         return self
+
+    def read_claims(self) -> None:
+        raw = self.sheet.data.get("claims", [])
+        if not isinstance(raw, list):
+            self.complain(refuse(raw, self.sheet.written("claims"), "a list"), "claims")
+            return
+        self.claims, problems = parse_claims(raw, self.sheet.place)
+        self.problems += problems
 
     def complain(self, problem: str, *path: str | int) -> None:
         self.problems.append(f"{self.sheet.at(*path)}: {problem}")

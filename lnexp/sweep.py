@@ -10,6 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from lnexp.claimspec import Claim
 from lnexp.config import RunConfig, resolved_embed_std
 from lnexp.draft import Draft
 from lnexp.lines import amount, one_line, refusal
@@ -39,6 +40,7 @@ class Sweep:
     points: list[Point]  # cases outermost, then sweep keys in order, seeds innermost
     notes: list[str]
     document: dict[str, Any]  # the config with -s applied
+    claims: list[Claim]
     places: dict[str, str] = field(repr=False)
 
     def line(self, key: str) -> str:
@@ -70,6 +72,7 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
         points=points,
         notes=list(map(one_line, notes)),
         document={"name": draft.name, **sheet.data},
+        claims=draft.claims,
         places=draft.places,
     )
 

@@ -33,10 +33,10 @@ def test_the_commands_and_their_options_are_these():
         for name, command in commands.items()
     }
     assert options == {
-        "run": ["--dry-run", "--force", "--jobs", "--out", "--set", "-j", "-o", "-s"],
+        "run": ["--check", "--dry-run", "--force", "--jobs", "--out", "--set", "-j", "-o", "-s"],
         "plan": ["--json", "--set", "-s"],
         "plot": ["--by", "--format", "--steps", "--style"],
-        "show": ["--csv", "--json", "--tex"],
+        "show": ["--claims", "--csv", "--json", "--tex"],
         "explain": ["--json"],
         "norm": ["--bias", "--dtype", "--eps", "--gain", "--norm"],
         "sample": ["--length", "--prompt", "--seed", "--temperature"],
@@ -259,3 +259,47 @@ def test_help_names_every_command():
     out = CliRunner().invoke(app, ["--help"]).output
     for name in ("run", "plan", "plot", "show", "sample", "configs", "schema", "doctor"):
         assert name in out
+
+
+CLAIMS = """
+claims:
+  - id: short
+    says: Twelve steps are too short to judge.
+    where: {model.placement: pre}
+    expect: {verdict: too_short, every: true}
+  - id: wrong
+    says: Twelve steps are enough to learn.
+    where: {model.placement: post}
+    expect: {verdict: learned, every: true}
+"""
+
+
+def test_claims_are_judged_by_run_show_and_check(tmp_path):
+    write_config(tmp_path, SMALL.replace("steps: 12", "steps: 25") + CLAIMS)
+    words = ("run", "small.yaml", "-s", "model.dropout=[0.0]", "-s", "train.lr=0")
+    said = lnexp(*words, cwd=tmp_path)
+    assert said.code == 0 and "refuted" in said.out
+    said = lnexp(*words, "--check", cwd=tmp_path)
+    assert said.code == 1 and "refuted" in said.err and "wrong" in said.err
+    data = json.loads(lnexp("show", "results/small", "--claims", "--json", cwd=tmp_path).out)
+    assert "refuted" in json.dumps(data) and "stated before" in json.dumps(data)
+    table = lnexp("show", "results", "--claims", cwd=tmp_path)
+    assert table.code == 0 and "short" in table.out and "wrong" in table.out
+    assert lnexp("show", "results", "--claims", "--csv", cwd=tmp_path).code == 2
+
+
+def test_plan_says_which_claims_the_seeds_cannot_decide(tmp_path):
+    claim = CLAIMS.replace("every: true", 'share: "> 0.5"')
+    write_config(tmp_path, SMALL + claim)
+    assert "seeds" in lnexp("plan", "small.yaml", cwd=tmp_path).out
+    assert "cannot decide" in lnexp("plan", "small.yaml", cwd=tmp_path).out
+
+
+def test_a_faulty_claim_ends_before_training_with_its_line(tmp_path):
+    write_config(tmp_path, SMALL + CLAIMS.replace("verdict: learned", "verdict: lerned"))
+    said = lnexp("run", "small.yaml", cwd=tmp_path)
+    assert said.code == 2 and "learned" in said.err and "small.yaml:1" in said.err
+
+
+def test_a_sweep_without_claims_says_so(trained):
+    assert "no sweep here states a claim" in lnexp("show", "results", "--claims", cwd=trained).out

@@ -214,7 +214,6 @@ def test_every_key_can_say_what_it_takes():
         ("question:", "question: is empty; write text, in quotes, or leave it out"),
         ("name: a b", "name: 'a b': names use only letters a-z, digits, '.', '_' and '-'"),
         ("name: CON", "name: 'CON': Windows keeps this name for itself"),
-        ("claims: [{id: x}]", "claims: are not available yet; leave the line out"),
         ("claims: 3", "claims: 3 does not fit; write a list"),
         ("sweep: {model.depth: [2]}\ncases: [{model.depth: 3}]", "model.depth: stands under sweep "
          "and under cases; keep one"),

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from math import isfinite
 
+from ..analysis.claimpower import undecidable
 from ..runs.plan import Plan, PlannedRun, make_plan, placed
 from ..shipped import find
 from ..sweep import Sweep, load_sweep
@@ -73,6 +74,7 @@ def describe(item: Plan) -> dict:
                 "residual": config.model.residual,
                 "norm": config.model.norm,
                 "init": config.model.init,
+                "precision": config.train.precision,
                 "runs": len(runs),
                 "steps": config.train.steps,
                 "parameters": built.parameters,
@@ -100,7 +102,7 @@ def describe(item: Plan) -> dict:
         },
         "runs": len(item.runs),
         "seeds": len({(r.config.seed.init, r.config.seed.data) for r in item.runs}),
-        "notes": item.notes,
+        "notes": [*item.notes, *undecidable(item.sweep.claims, item.sweep.points)],
         "texts": [
             {
                 "sha256": c.sha256,

@@ -6,9 +6,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ..analysis.claims import ClaimResult
 from ..analysis.load import Results, load
 from ..errors import UserError
 from ..lines import one_line
+
+Judged = dict[str, list[ClaimResult]]
 
 
 def print_tables(results: Results) -> None:
@@ -19,12 +22,22 @@ def print_tables(results: Results) -> None:
     console.print(cells_table(results))
 
 
-def show(path: Path, formats: list[str]) -> None:
+def print_claims(results: Judged) -> None:
+    if results:
+        from ..present.claims import claims_table
+
+        Console(highlight=False).print(claims_table(results))
+
+
+def show(path: Path, formats: list[str], claims: bool) -> None:
     from ..present import tables
 
     if len(formats) > 1:
         raise UserError(f"--{' --'.join(formats)}: write one of them")
     results = load(path)
+    if claims:
+        _show_claims(results, formats)
+        return
     match formats:
         case ["json"]:
             print(tables.as_json(results), end="")
@@ -34,6 +47,21 @@ def show(path: Path, formats: list[str]) -> None:
             print(tables.as_tex(results), end="")
         case _:
             print_tables(results)
+
+
+def _show_claims(results: Results, formats: list[str]) -> None:
+    from ..present.claims import claims_json
+    from .claims import judged
+
+    if formats not in ([], ["json"]):
+        raise UserError(f"--claims --{formats[0]}: claims are printed as a table or with --json")
+    found = judged(results)
+    if formats:
+        print(claims_json(found), end="")
+    elif found:
+        print_claims(found)
+    else:
+        print("no sweep here states a claim")
 
 
 def plot(path: Path, by: str | None, style: str | None, format_: str, steps: str | None) -> int:

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
 
+from ..claimlog import record_claims
 from ..console import say
 from ..errors import UserError
 from ..lines import amount
@@ -24,8 +26,10 @@ def run(
     jobs: int,
     force: bool,
     dry_run: bool,
+    check: bool,
 ) -> int:
-    """Exit code: 0 done, 1 a run failed to execute, 130 interrupted."""
+    """Exit code: 0 done, 1 a run failed to execute or --check found a claim refuted, 130
+    interrupted."""
     made = plans(configs, overrides)
     todo = {plan.sweep.name: _todo(plan, out, force) for plan in made}
     for plan in made:
@@ -39,18 +43,21 @@ def run(
         with interruptible(), ExitStack() as locks:
             for plan in made:  # all of them before run 1
                 locks.enter_context(locked(plan.folder(out)))
+                if plan.sweep.claims:
+                    record_claims(plan.folder(out), plan.sweep.claims, datetime.now())
             for plan in made:
                 statuses = _train(plan, out, todo[plan.sweep.name], jobs, force)
                 failed += [name for name, s in statuses.items() if s.status == "failed"]
     except KeyboardInterrupt:
         say("interrupted: what is finished is kept; the same command goes on")
         return INTERRUPTED
-    for plan in made:
-        _judge(plan, out)
+    wrong = [claim for plan in made for claim in _judge(plan, out)]
+    if wrong and check:
+        say(f"--check: refuted: {', '.join(wrong)}")
     if failed:
         count = amount(len(failed), "run")
         say(f"{count} failed; error.txt in each folder says why: {', '.join(failed)}")
-    return 1 if failed else 0
+    return 1 if failed or (wrong and check) else 0
 
 
 def _todo(plan: Plan, out: Path, force: bool) -> list[str]:
@@ -82,10 +89,12 @@ def _train(plan: Plan, out: Path, todo: list[str], jobs: int, force: bool) -> di
         return run_plan(plan, out, jobs=jobs, force=force, watcher=progress)
 
 
-def _judge(plan: Plan, out: Path) -> None:
-    """Verdicts come from the CSVs alone; then a learned run's snapshot is cut to its weights."""
+def _judge(plan: Plan, out: Path) -> list[str]:
+    """Verdicts and claims come from the CSVs alone; then a learned run's snapshot is cut to its
+    weights. Returns the refuted claims."""
     from ..analysis.load import load
-    from .read import print_tables
+    from .claims import judged, refuted
+    from .read import print_claims, print_tables
 
     results = load(plan.folder(out))
     print_tables(results)
@@ -93,6 +102,9 @@ def _judge(plan: Plan, out: Path) -> None:
     for folder, verdict in zip(results.runs["folder"], results.runs["verdict"], strict=True):
         if verdict in ("learned", "nothing_to_learn") and keep[Path(folder).name] == "weights":
             _cut(Path(folder))
+    claims = judged(results) if plan.sweep.claims else {}
+    print_claims(claims)
+    return refuted(claims)
 
 
 def _cut(folder: Path) -> None:

@@ -21,7 +21,8 @@ from .norms import NORMS
 NORM_TYPES = tuple(cast(type[nn.Module], norm.build) for norm in NORMS.values())
 
 SAMPLED = 16  # blocks whose forward is run to count what it keeps: a thousand would take seconds
-BYTES = {"fp64": 8}  # of a weight; every other precision of this version keeps fp32 weights
+# Types of the weights; autocast keeps fp32 ones.
+WEIGHTS = {"fp64": torch.float64, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -123,9 +124,8 @@ def _at_depth(config: RunConfig, depth: int) -> RunConfig:
 def held_bytes(config: RunConfig, vocabulary: int) -> int:
     """step_bytes() read off the whole model."""
     model = on_meta(config.model, vocabulary)
-    width = BYTES.get(config.train.precision, 4)
-    if width == 8:
-        model.double()
+    dtype = WEIGHTS.get(config.train.precision, torch.float32)
+    model.to(dtype)
     parameters = sum(p.numel() for p in model.parameters())
     moments = {"sgd": 1 if config.train.momentum else 0}.get(config.train.optimizer, 2)
     own = {p.untyped_storage()._cdata for p in model.parameters()}
@@ -148,4 +148,4 @@ def held_bytes(config: RunConfig, vocabulary: int) -> int:
         )
         logits = model(ids_BT)
         torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids_BT.flatten())
-    return (2 + moments) * parameters * width + sum(kept.values())
+    return (2 + moments) * parameters * dtype.itemsize + sum(kept.values())

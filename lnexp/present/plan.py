@@ -65,6 +65,7 @@ def _models(models: list[dict[str, Any]]) -> Sheet:
         [
             column("placement", lambda m: m["placement"], number=False),
             column("residual", lambda m: value_text(m["residual"]), number=False, rank=1),
+            column("precision", lambda m: m["precision"], number=False, rank=3),
             column("depth", lambda m: str(m["depth"])),
             column("width", lambda m: str(m["width"])),
             column("runs", lambda m: str(m["runs"])),

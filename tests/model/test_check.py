@@ -90,3 +90,11 @@ def test_what_torch_cannot_count_is_said_and_what_it_can_is_built():
     for size in (2**62, 2**63 - 1, 2**70):  # beyond what a config may say
         with pytest.raises(UserError, match=r"^model.width: .* write smaller sizes"):
             architecture(Model.model_construct(**dict(Model(depth=1)) | {"mlp_ratio": size}), 103)
+
+
+def test_half_precision_weights_take_half_the_memory():
+    fp32, fp16 = (
+        step_bytes(RunConfig(model=Model(width=32), train=Train(precision=p)), 103)
+        for p in ("fp32", "fp16")
+    )
+    assert fp16 == pytest.approx(fp32 / 2, rel=0.05)
