@@ -94,7 +94,9 @@ def test_what_torch_cannot_count_is_said_and_what_it_can_is_built():
 
 def test_half_precision_weights_take_half_the_memory():
     fp32, fp16 = (
-        step_bytes(RunConfig(model=Model(width=32), train=Train(precision=p)), 103)
+        step_bytes(
+            RunConfig(model=Model(width=32, attention="plain"), train=Train(precision=p)), 103
+        )
         for p in ("fp32", "fp16")
     )
     assert fp16 == pytest.approx(fp32 / 2, rel=0.05)
