@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..rows import EventRow, Phase
 
+HALF = (torch.float16, torch.bfloat16)
 TINY = 1e-15  # squares of smaller elements may have underflowed in fp32
 
 
@@ -18,7 +19,7 @@ class Gradients:
 
     loss: float
     unigram_loss: float
-    norms: list[float]  # of each tensor's gradient
+    norms: list[float]  # of each tensor's gradient; empty where the total alone was read
     grad_norm: float
     overflowed: list[int]  # tensors of finite elements whose norm left their type
     nonfinite: int  # elements
@@ -32,11 +33,24 @@ def mended(norms: Sequence[float], tensors: Sequence[Tensor]) -> tuple[list[floa
     """
     result, overflowed = list(norms), []
     for i, value in enumerate(norms):
-        if not (TINY <= value < inf):  # nan too
+        if not trusted(value):
             result[i] = exact_norm(tensors[i])
             if isfinite(result[i]) and not isfinite(value):
                 overflowed.append(i)
     return result, overflowed
+
+
+def total_norm(vectors: Sequence[Tensor]) -> Tensor:
+    """L2 norm over all flattened tensors, 0-d, in fp32 or wider: one copy and one reduction,
+    whatever their number."""
+    flat = torch.cat(list(vectors))
+    wide = torch.float32 if flat.dtype in HALF else flat.dtype
+    return torch.linalg.vector_norm(flat, dtype=wide)
+
+
+def trusted(norm: float) -> bool:
+    """Neither 0, tiny nor non-finite: such a norm is taken again, tensor by tensor, in fp64."""
+    return TINY <= norm < inf
 
 
 def exact_norm(tensor: Tensor) -> float:
@@ -71,12 +85,14 @@ def gradient_events(step: int, names: Sequence[str], gradients: Gradients) -> li
     ]
     events += [
         EventRow(step, "backward", "zero_gradient", module=name, detail="every element is 0")
-        for name, norm in zip(names, gradients.norms, strict=True)
+        for name, norm in zip(names, gradients.norms, strict=bool(gradients.norms))
         if norm == 0
     ]
     if not isfinite(gradients.loss):
         events.append(EventRow(step, "loss", kind_of(gradients.loss), module="loss"))
-    return events + nonfinite_events(step, "backward", names, gradients.norms)
+    if not isfinite(gradients.grad_norm):
+        events += nonfinite_events(step, "backward", names, gradients.norms)
+    return events
 
 
 def nonfinite_events(

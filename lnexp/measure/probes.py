@@ -17,7 +17,15 @@ from ..model.gpt import GPT
 from ..rows import EventRow, LayerRow, Part
 from .forward import ForwardProbe
 from .groups import grouped
-from .nonfinite import Gradients, mended, nonfinite_elements, total
+from .nonfinite import (
+    HALF,
+    Gradients,
+    mended,
+    nonfinite_elements,
+    total,
+    total_norm,
+    trusted,
+)
 from .optimizer import Underflow, underflow
 
 # The matrices of a block: part -> (half, module, which third of a joint matrix).
@@ -38,7 +46,6 @@ def fetch(*groups: Sequence[Tensor]) -> list[list[float]]:
     return [[next(flat) for _ in group] for group in groups]
 
 
-HALF = (torch.float16, torch.bfloat16)
 UNDERFLOW = 0.5  # share of a block's elements from which on their underflow is an event
 
 # One call for a list of tensors; private names of torch, looked up here alone.
@@ -61,6 +68,9 @@ class Probe:
         self.config = config
         self.names = [name for name, _ in model.named_parameters()]
         self.weights = [p for _, p in model.named_parameters()]
+        # Views that updates in place are seen through; made once, since making them takes longer
+        # than reading them.
+        self.flat = [w.detach().view(-1) for w in self.weights]
         self.groups = grouped(self.names, config.model.depth)
         self.matrices = list(self._block_matrices(model))
         self.forward = ForwardProbe(
@@ -110,17 +120,22 @@ class Probe:
         slices = self._slices(grads) if due and self.full else []
         readings = self._forward_readings() if due and self.full else []
         zero_outputs = self.forward.zero_outputs if due and self.full else {}
-        losses, raw, nonzero, parts, forward, zeros = fetch(
+        losses, whole, raw, nonzero, parts, forward, zeros = fetch(
             [loss.detach().double(), unigram_loss],
-            norms(grads),
+            [total_norm([g.reshape(-1) for g in grads])],
+            norms(grads) if due else [],
             counts,
             norms(slices),
             [tensor for *_, tensor in readings],
             list(zero_outputs.values()),
         )
         self._zero_outputs = dict(zip(zero_outputs, map(int, zeros), strict=True))
-        grad_norms, overflowed = mended(raw, grads)
-        grad_norms = [norm / divisor for norm in grad_norms]
+        grad_norm, grad_norms, overflowed = whole[0], list[float](), list[int]()
+        if due or not trusted(grad_norm):
+            grad_norms, overflowed = mended(raw or fetch(norms(grads))[0], grads)
+        if not trusted(grad_norm):
+            grad_norm = total(grad_norms)
+        grad_norm, grad_norms = grad_norm / divisor, [norm / divisor for norm in grad_norms]
         if due:
             self._fields = self._by_place("grad_norm", grad_norms)
             for place, members in self.groups.items():
@@ -132,7 +147,6 @@ class Probe:
             for (place, field, _), value in zip(readings, forward, strict=True):
                 unscaled = value / scale if field == "stream_grad_rms" else value
                 self._fields.setdefault(place, {})[field] = unscaled
-        grad_norm = total(grad_norms)
         return Gradients(
             loss=losses[0],
             unigram_loss=losses[1],
@@ -142,8 +156,18 @@ class Probe:
             nonfinite=0 if isfinite(grad_norm) else nonfinite_elements(grads),
         )
 
-    def keep_weights(self, weight_norms: list[float]) -> None:
+    def weight_norm(self) -> float:
+        """Of all weights; non-finite where an element is."""
+        (norm,) = fetch([total_norm(self.flat)])[0]
+        return norm if trusted(norm) else total(self.weight_norms())
+
+    def weight_norms(self) -> list[float]:
+        """Of each tensor."""
+        return mended(fetch(norms(self.weights))[0], self.weights)[0]
+
+    def keep_weights(self) -> None:
         """Before the update, so that what it does can be told."""
+        weight_norms = self.weight_norms()
         for place, fields in self._by_place("weight_norm", weight_norms).items():
             self._fields[place].update(fields)
         if self.full:
@@ -151,20 +175,16 @@ class Probe:
             self._set_matrices("weight_norm", mended(fetch(norms(slices))[0], slices)[0])
         self.kept = [w.detach().clone() for w in self.weights]
 
-    def after_update(self, due: bool) -> tuple[list[float], float | None]:
-        """Norm of each updated tensor, and of the whole update."""
-        weights = [w.detach() for w in self.weights]
-        updates = list(_foreach_sub(weights, self.kept)) if due else []
-        slices = self._slices(updates) if due and self.full else []
-        raw, moved, parts = fetch(norms(weights), norms(updates), norms(slices))
-        weight_norms = mended(raw, weights)[0]
-        if not due:
-            return weight_norms, None
+    def updated(self) -> float:
+        """After the update: the norm of what it did."""
+        updates = list(_foreach_sub([w.detach() for w in self.weights], self.kept))
+        slices = self._slices(updates) if self.full else []
+        moved, parts = fetch(norms(updates), norms(slices))
         update_norms = mended(moved, updates)[0]
         for place, fields in self._by_place("update_norm", update_norms).items():
             self._fields[place].update(fields)
         self._set_matrices("update_norm", mended(parts, slices)[0])
-        return weight_norms, total(update_norms)
+        return total(update_norms)
 
     def forward_events(self, step: int) -> list[EventRow]:
         """Norms whose output is 0 where their input is not: the squares overflowed (level full)."""

@@ -10,8 +10,8 @@ from time import perf_counter
 import torch
 from torch.nn import functional as F
 
-from ..measure.nonfinite import gradient_events, mended, nonfinite_events, total
-from ..measure.probes import Probe, fetch, norms
+from ..measure.nonfinite import gradient_events, nonfinite_events
+from ..measure.probes import Probe
 from ..rows import EventRow, Record, StepRow
 from .failure import examine_step, examine_update
 from .optim import lr_at
@@ -26,7 +26,7 @@ def train(state: State) -> Iterator[Record]:
     not finite. Between two records `state` is whole: it may be saved and gone on from."""
     config, settings, scale = state.config, state.config.train, state.scale
     probe = Probe(state.model, config)
-    weight_norms = mended(fetch(norms(probe.weights))[0], probe.weights)[0]
+    weight_norm = probe.weight_norm()
     began = perf_counter() - state.seconds
     state.model.train()
 
@@ -49,16 +49,17 @@ def train(state: State) -> Iterator[Record]:
         # A finite loss whose gradients overflow is what dynamic scaling looks for: no failure.
         healthy = isfinite(before.loss) and isfinite(before.grad_norm)
         searching = scale.dynamic and isfinite(before.loss) and not healthy
-        weight_norm, update_norm, clip_factor = total(weight_norms), None, 1.0
+        norm_before, update_norm, clip_factor = weight_norm, None, 1.0
         if due:
-            probe.keep_weights(weight_norms)
+            probe.keep_weights()
         if healthy:
             clip_factor = min(1.0, settings.clip / (before.grad_norm + CLIP_EPS))
             _update(state, probe, lr, clip_factor)
-            weight_norms, update_norm = probe.after_update(due)
+            weight_norm = probe.weight_norm()
+            update_norm = probe.updated() if due else None
             events += probe.underflow_events(step, state.optimizer) if due else []
         scale.update(skipped=not healthy)
-        bad_weights = not all(map(isfinite, weight_norms))
+        bad_weights = not isfinite(weight_norm)
         given_up = scale.dynamic and scale.skips_in_a_row >= MOST_SKIPS
         if searching:
             events = [e for e in events if e.kind not in ("nan", "inf")]
@@ -72,7 +73,7 @@ def train(state: State) -> Iterator[Record]:
         if failed and state.first_bad_step is None:
             state.first_bad_step = step
             if bad_weights:
-                events += nonfinite_events(step, "optimizer", probe.names, weight_norms)
+                events += nonfinite_events(step, "optimizer", probe.names, probe.weight_norms())
                 autopsy = examine_update(state, probe, before, step)
             else:
                 autopsy = examine_step(state, x_BT, y_BT, step)
@@ -100,7 +101,7 @@ def train(state: State) -> Iterator[Record]:
                 val_loss=val_loss,
                 grad_norm=before.grad_norm if due else None,
                 update_norm=update_norm,
-                weight_norm=weight_norm if due else None,
+                weight_norm=norm_before if due else None,
                 clip_factor=clip_factor if due else None,
                 loss_scale=factor if due and scale.on else None,
                 skipped=int(not healthy) if due else None,

@@ -11,7 +11,7 @@ class RunningStatistics:
     """A model's buffers: a training forward, and powernorm's backward, move them."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = model
+        self.buffers = list(model.buffers())  # found once: a deep model is slow to walk through
         self.marked: list[Tensor] = []
 
     def mark(self) -> None:
@@ -32,8 +32,8 @@ class RunningStatistics:
             yield
         finally:
             with torch.no_grad():
-                for buffer, then in zip(self.model.buffers(), now, strict=True):
+                for buffer, then in zip(self.buffers, now, strict=True):
                     buffer.copy_(then)
 
     def _copies(self) -> list[Tensor]:
-        return [buffer.clone() for buffer in self.model.buffers()]
+        return [buffer.clone() for buffer in self.buffers]
