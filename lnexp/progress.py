@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import get_terminal_size
 from types import TracebackType
 from typing import Self
 
@@ -20,16 +21,27 @@ class Progress(Watcher):
     def __init__(self, folder: Path, total: int, todo: int, jobs: int, steps: dict[str, int]):
         self.folder, self.steps, self.jobs = folder, steps, min(jobs, todo)
         self.shown = sys.stderr.isatty()
+        # A terminal that does not tell its size has 80 x 24, not the 0 x 0 that it says.
+        width, height = get_terminal_size()
         self.bar = tqdm(
             total=total,
             initial=total - todo,
             desc="runs",
             unit="run",
             disable=not self.shown,
+            ncols=width,
+            nrows=height,
             bar_format="{desc} {n_fmt}/{total_fmt} |{bar}| {elapsed} < {remaining}",
         )
         self.lines = [
-            tqdm(position=i + 1, bar_format="  {desc}", disable=not self.shown, leave=False)
+            tqdm(
+                position=i + 1,
+                bar_format="  {desc}",
+                disable=not self.shown,
+                ncols=width,
+                nrows=height,
+                leave=False,
+            )
             for i in range(self.jobs)
         ]
 

@@ -303,3 +303,13 @@ def test_a_faulty_claim_ends_before_training_with_its_line(tmp_path):
 
 def test_a_sweep_without_claims_says_so(trained):
     assert "no sweep here states a claim" in lnexp("show", "results", "--claims", cwd=trained).out
+
+
+def test_a_run_that_went_further_than_asked_is_said_and_force_says_what_it_does(tmp_path):
+    write_config(tmp_path)
+    one = ["-s", "model.placement=[pre]", "-s", "model.dropout=[0.0]", "-s", "seeds=[0]"]
+    assert lnexp("run", "small.yaml", *one, cwd=tmp_path).code == 0
+    said = lnexp("run", "small.yaml", *one, "-s", "train.steps=5", cwd=tmp_path)
+    assert "0 to train" in said.err and "up to step 12" in said.err
+    said = lnexp("run", "small.yaml", *one, "--force", "--dry-run", cwd=tmp_path)
+    assert "--force trains 1 finished run again" in said.err

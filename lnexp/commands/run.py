@@ -33,7 +33,7 @@ def run(
     made = plans(configs, overrides)
     todo = {plan.sweep.name: _todo(plan, out, force) for plan in made}
     for plan in made:
-        _announce(plan, out, todo[plan.sweep.name])
+        _announce(plan, out, todo[plan.sweep.name], force)
     if dry_run:
         for name in (name for names in todo.values() for name in names):
             print(name)
@@ -65,7 +65,7 @@ def _todo(plan: Plan, out: Path, force: bool) -> list[str]:
     return [run.name for run in plan.runs if force or not is_done(run, runs / run.name)]
 
 
-def _announce(plan: Plan, out: Path, todo: list[str]) -> None:
+def _announce(plan: Plan, out: Path, todo: list[str], force: bool) -> None:
     for note in plan.notes:
         say(f"note: {note}")
     runs = plan.folder(out) / "runs"
@@ -76,6 +76,21 @@ def _announce(plan: Plan, out: Path, todo: list[str]) -> None:
         say(
             f"note: {count} on disk, no longer in this config, stay as they are: "
             + ", ".join(dropped)
+        )
+    finished = [run for run in plan.runs if is_done(run, runs / run.name)]
+    if force and finished:
+        say(f"note: --force trains {amount(len(finished), 'finished run')} again, from step 0")
+    longer = [
+        status.steps_done
+        for run in finished
+        if run.name not in todo
+        and (status := read_status(runs / run.name)) is not None
+        and status.steps_done > run.config.train.steps
+    ]
+    if longer:
+        say(
+            f"note: {amount(len(longer), 'run')} went further than the steps asked for, up to step "
+            f"{max(longer)}: tables and verdicts are of all their steps (-s name=... starts apart)"
         )
     done = len(plan.runs) - len(todo)
     say(
