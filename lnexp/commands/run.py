@@ -13,7 +13,7 @@ from ..progress import Progress
 from ..runs.execute import is_done, locked, run_plan
 from ..runs.interrupt import interruptible
 from ..runs.plan import Plan
-from ..runs.rundir import Status
+from ..runs.rundir import Status, read_status
 from .plan import plans
 
 INTERRUPTED = 130
