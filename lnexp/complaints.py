@@ -4,7 +4,7 @@ Free of torch and pandas, so that both halves may import it.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from functools import cache
 from math import inf
@@ -13,66 +13,79 @@ from typing import Any
 from pydantic import ValidationError
 
 from lnexp.config import KEYS, SECTIONS
+from lnexp.foreign import ALIASES, FOREIGN
 from lnexp.lines import short
 from lnexp.yamlfile import plain
+from lnexp.yamlwords import spaceless
 
 TOP = ("name", "question", *SECTIONS, "sweep", "cases", "seeds", "claims")
 LEAVES = {key.partition(".")[2]: key for key in KEYS}  # 'depth' -> 'model.depth'; all distinct
 
-# What other projects, nanoGPT first, call our keys.
-FOREIGN = {
-    "n_layer": "model.depth",
-    "n_layers": "model.depth",
-    "num_layers": "model.depth",
-    "layers": "model.depth",
-    "n_head": "model.heads",
-    "n_heads": "model.heads",
-    "num_heads": "model.heads",
-    "n_embd": "model.width",
-    "d_model": "model.width",
-    "hidden_size": "model.width",
-    "block_size": "model.context",
-    "seq_len": "model.context",
-    "context_length": "model.context",
-    "norm_type": "model.norm",
-    "norm_placement": "model.placement",
-    "norm_eps": "model.eps",
-    "layer_norm_eps": "model.eps",
-    "layer_norm_epsilon": "model.eps",
-    "max_iters": "train.steps",
-    "max_steps": "train.steps",
-    "iterations": "train.steps",
-    "batch": "train.batch_size",
-    "learning_rate": "train.lr",
-    "warmup_iters": "train.warmup",
-    "warmup_steps": "train.warmup",
-    "decay_lr": "train.schedule",
-    "lr_decay_iters": "train.schedule",
-    "min_lr": "train.schedule",
-    "lr_schedule": "train.schedule",
-    "beta1": "train.betas",
-    "beta2": "train.betas",
-    "grad_clip": "train.clip",
-    "max_grad_norm": "train.clip",
-    "dtype": "train.precision",
-    "dataset": "data.source",
-    "eval_interval": "measure.eval_every",
-    "eval_iters": "measure.eval_every",
-    "log_interval": "measure.every",
-    "seed": "seeds",
-    "grid": "sweep",
-}
-
 NO_NORM = "; for no norm write model.placement: none"
 
 
-def check(key: str, value: Any, written: str) -> tuple[Any, str]:
-    """(the value as its field holds it, "") or (None, what is wrong with it)."""
+def check(
+    key: str, value: Any, written: str, place: tuple[str, str] = ("", "sweep")
+) -> tuple[Any, str]:
+    """(the value as its field holds it, "") or (None, what is wrong with it).
+
+    `place`: where it stands ('-s ...' or a file and line) and the group it stands in.
+    """
     try:
         return _held(key, value), ""
     except ValidationError:
-        tail = NO_NORM if key == "model.norm" and value in (None, False, "none", "None") else ""
-        return None, refuse(value, written, describe(key), lambda other: takes(key, other)) + tail
+        problem = refuse(value, written, describe(key), lambda other: takes(key, other))
+        return None, problem + _aside(key, value, written, *place)
+
+
+def _aside(key: str, value: Any, written: str, place: str, group: str) -> str:
+    """What was probably meant."""
+    if key == "model.norm" and value in (None, False, "none", "None"):
+        return NO_NORM
+    if isinstance(value, list):
+        return "" if group == "sweep" else " (several values go under sweep:)"
+    if isinstance(value, str) and "," in value:
+        return _several(key, value, place, group)
+    meant = _meant(key, value) if isinstance(value, str | int) and value is not False else ""
+    return f" (did you mean {meant}?)" if meant else ""
+
+
+def _several(key: str, value: str, place: str, group: str) -> str:
+    """For `1e-3,3e-4`: how a list is written."""
+    parts = [part.strip() for part in value.split(",")]
+    listed = f"[{', '.join(parts)}]"
+    try:
+        values = [plain(part) for part in parts]
+    except OverflowError:
+        return ""
+    if takes(key, values):
+        return f" (write {listed})"
+    if not all(takes(key, one) for one in values):
+        return ""
+    if place.startswith("-s "):
+        return f" (for several values write '{key}={listed}')"
+    return "" if group == "sweep" else f" (for several values write {key}: {listed} under sweep:)"
+
+
+def _meant(key: str, value: str | int) -> str:
+    """The word among a key's that is most like this one, or ''."""
+    section, _, leaf = key.partition(".")
+    schema = SECTIONS[section].model_json_schema()["properties"][leaf]
+    words = {_letters(word): word for word in _enumerated(schema)}
+    name = _letters(str(value).removeprefix("torch."))
+    if ALIASES.get(name) in words.values():
+        return ALIASES[name]
+    alike = get_close_matches(name, words, n=1, cutoff=0.65)
+    return words[alike[0]] if alike else ""
+
+
+def _letters(word: str) -> str:
+    return re.sub("[^a-z0-9]", "", word.lower())
+
+
+def _enumerated(schema: dict[str, Any]) -> Iterator[str]:
+    for choice in schema.get("anyOf", [schema]):
+        yield from choice.get("enum", [choice["const"]] if "const" in choice else [])
 
 
 def takes(key: str, value: Any) -> bool:
@@ -97,7 +110,7 @@ def refuse(
     if value is None:
         return f"is empty; write {wanted}, or leave it out"
     if isinstance(value, list) and not wanted.startswith("a list"):
-        return f"is a list; write {wanted} (several values go under sweep:)"
+        return f"is a list; write {wanted}"
     if isinstance(value, dict):
         return f"is a group of keys; write {wanted}"
     if isinstance(value, bool):
@@ -178,6 +191,8 @@ def _words(schema: dict[str, Any]) -> str:
 
 def unknown_top(key: str) -> str:
     """A key that no config has at its top level."""
+    if found := spaceless(key):
+        return found[1]
     near = nearest(key, "")
     section, _, leaf = near.partition(".")
     if leaf:
@@ -187,6 +202,8 @@ def unknown_top(key: str) -> str:
 
 def unknown(key: str, section: str) -> str:
     """A key that a section, or (section empty) sweep, cases and -s, do not know."""
+    if found := spaceless(key):
+        return found[1]
     if not section and key in SECTIONS:
         return f"write dotted keys here, such as {next(k for k in KEYS if k.startswith(key))}"
     near = nearest(key, section)

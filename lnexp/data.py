@@ -69,11 +69,22 @@ def load(data: Data) -> Corpus:
     )
 
 
-def short_splits(corpus: Corpus, context: int) -> list[str]:
-    """Why no window of context + 1 characters fits, one sentence a split; empty if all fit."""
+def short_splits(corpus: Corpus, context: int, text: str = "the text") -> list[str]:
+    """Why no window of context + 1 characters fits, one sentence a split; empty if all fit.
+
+    A text that is too short as a whole has one sentence.
+    """
+    whole = len(corpus.train) + len(corpus.val)
+    if whole <= context:
+        parts = [len(ids) for ids in (corpus.train, corpus.val) if len(ids)]
+        fits = f"the largest context that fits is {min(parts) - 1}" if min(parts) > 1 else ""
+        return [
+            f"{text} has {amount(whole, 'letter')}: too short for model.context {context}; "
+            + (fits or "none fits")
+        ]
     return [
-        f"the {name} part has {amount(len(ids), 'character')}, model.context {context} needs "
-        f"{context + 1}: "
+        f"the {name} part of {text} has {amount(len(ids), 'character')}, "
+        f"model.context {context} needs {context + 1}: "
         + (f"the largest context that fits is {len(ids) - 1}" if len(ids) > 1 else "none fits")
         for name, ids in (("training", corpus.train), ("validation", corpus.val))
         if len(ids) <= context and not (name == "validation" and len(ids) == 0)

@@ -16,9 +16,11 @@ from lnexp.lines import short
 from lnexp.naming import clean_name, wrong_name
 from lnexp.overrides import Sheet
 from lnexp.rules import DEFAULTS, hashable, not_yet, show
+from lnexp.yamlwords import spaceless
 
 CASES = "[{model.depth: 2}]"
 SEED = "a whole number, at least 0"
+MOST_LISTED = 10  # seeds written out in a complaint
 
 
 def is_seed(value: Any) -> bool:
@@ -70,12 +72,24 @@ class Draft:
     def value(self, key: str, value: Any, *path: str | int) -> Any:
         """One value as its field holds it; None after a complaint."""
         self.places[key] = self.sheet.place(*path)
-        clean, problem = check(key, value, self.sheet.written(*path))
+        place = (self.places[key], str(path[0]))
+        clean, problem = check(key, value, self.sheet.written(*path), place)
         if problem:
             self.unclear.add(key)
+            if self.spaceless(value, *path):
+                return clean
         if problem := problem or not_yet(key, clean):
             self.complain(problem, *path)
         return clean
+
+    def spaceless(self, value: Any, *path: str | int) -> bool:
+        """Whether refused text holds a line `width:32`, after a complaint about it."""
+        found = spaceless(self.sheet.written(*path)) if isinstance(value, str) else None
+        if not found or (found[0] == 0 and len(path) > 1):  # `device: cuda:0` is no such line
+            return False
+        line, problem = found
+        self.problems.append(f"{self.sheet.value_place(line, *path)}: {problem}")
+        return True
 
     def text(self, key: str) -> str:
         value = self.sheet.data.get(key, "")
@@ -101,6 +115,8 @@ class Draft:
             value = value[step] if isinstance(step, int) else value.get(step, {})
         if isinstance(value, dict):
             return value
+        if self.spaceless(value, *path):
+            return {}
         example = {"sweep": "{model.depth: [2, 4]}", "cases": "{model.depth: 2}"}.get(str(path[0]))
         example = example or f"{{{next(iter(SECTIONS[str(path[0])].model_fields))}: ...}}"
         wanted = f"keys and values, such as {example}"
@@ -136,7 +152,9 @@ class Draft:
             written = self.sheet.written(*path)
             whole = fits(value) and written == short(written)
             wanted = f"[{written}]" if whole else example
-            self.complain(f"{short(written)} is one value; write a list: {wanted}", *path)
+            count = value if key == "seeds" and whole and 1 < value <= MOST_LISTED else 0
+            instead = f" (for {count} seeds write {list(range(count))})" if count else ""
+            self.complain(f"{short(written)} is one value; write a list: {wanted}{instead}", *path)
         self.unclear.add(key)
         return []
 

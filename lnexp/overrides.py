@@ -57,6 +57,13 @@ class Sheet:
                 return value.mark(path[length:]).text
         return self._document.mark(path).text
 
+    def value_place(self, line: int, *path: str | int) -> str:
+        """The place of a line (from 0) of a value, which may stand below its key."""
+        place = self.place(*path)
+        if place.startswith("-s "):
+            return place
+        return f"{self._document.source}:{self._document.mark(path).begins + line}"
+
     def _apply(self, override: str) -> list[str]:
         place = f"-s {short(override)}"
         key, equals, text = override.partition("=")

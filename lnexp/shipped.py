@@ -1,7 +1,9 @@
 """The experiments that come with lnexp, by name."""
 
 import os
+import re
 from pathlib import Path
+from shlex import quote
 
 from .lines import refusal, short
 
@@ -46,6 +48,8 @@ def find(words: list[str]) -> list[Path]:
             found.append(path)
         elif word.removesuffix(".yaml").removeprefix("configs/") in known:
             found.append(known[word.removesuffix(".yaml").removeprefix("configs/")])
+        elif re.match(r"[\w.]+=", word):
+            problems.append(f"{shown}: a setting needs -s before it: -s {quote(shown)}")
         else:
             problems.append(
                 f"{shown}: no such file or folder, and no shipped experiment of that name; "

@@ -17,6 +17,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from lnexp.errors import UserError
 from lnexp.files import Unreadable, read_bytes
 from lnexp.lines import one_line, refusal
+from lnexp.yamlwords import explain
 
 BOOLS = {
     spelling: truth
@@ -44,6 +45,7 @@ class Mark:
     line: int
     column: int
     text: str
+    begins: int  # the line of the value itself, which may stand below its key
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ class Document:
             else:
                 break
         written = self.text[node.start_mark.index : node.end_mark.index]
-        return Mark(at.start_mark.line + 1, at.start_mark.column + 1, written.strip())
+        place = at.start_mark
+        return Mark(place.line + 1, place.column + 1, written.strip(), node.start_mark.line + 1)
 
 
 def read(path: Path) -> Document:
@@ -220,22 +223,6 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-PLAIN_WORDS = {  # what PyYAML says -> what it means to the person who wrote the line
-    r"'\t' that cannot start": "a tab; indent with spaces",
-    "cannot start any token": "a character that starts no value; put the text in quotes",
-    "mapping values are not allowed": "a ':' too many; put text that holds ': ' in quotes",
-    "could not find expected ':'": "a key without ':' after it",
-    "expected <block end>": "does not fit the lines above; check indentation and brackets",
-    "expected ',' or": "a bracket that is not closed, or a missing comma",
-    "found unexpected end of stream": "a quote that is not closed",
-    "found another document": "a second document (---); one file holds one experiment",
-    "sequence entries are not allowed": "a list item (-) cannot start here",
-    "found undefined alias": "an alias (*) without its anchor (&); put text with * in quotes",
-    "expected the node content": "a value is missing here",
-    "expected alphabetic or numeric": "a bare & or *; put the text in quotes",
-}
-
-
 def _compose(text: str, source: str) -> Node:
     loader = None
     try:
@@ -250,24 +237,10 @@ def _compose(text: str, source: str) -> Node:
             "holds; save the file as plain UTF-8 text"
         ) from None
     except yaml.MarkedYAMLError as error:
-        raise UserError(f"{source}:{_explain(error)}") from None
+        raise UserError(f"{source}:{explain(error, text)}") from None
     except RecursionError:
         raise UserError(f"{source}: nested too deep for a config") from None
     except (ValueError, OverflowError):  # PyYAML on "\UFFFFFFFF" and on %YAML with long numbers
         line = loader.get_mark().line + 1 if loader else 1
         raise UserError(f"{source}:{line}: an escape or number that YAML cannot read") from None
     return node or _compose("~", source)
-
-
-def _explain(error: yaml.MarkedYAMLError) -> str:
-    """'LINE:COLUMN: problem' in plain words."""
-    problem = error.problem or "not readable as YAML"
-    words = next(
-        (words for yaml_words, words in PLAIN_WORDS.items() if yaml_words in problem), None
-    )
-    mark, began = error.problem_mark or error.context_mark, error.context_mark
-    where = f"{mark.line + 1}:{mark.column + 1}: " if mark else " "
-    since = ""
-    if mark and began and began.line != mark.line:
-        since = f" (what began in line {began.line + 1})"
-    return f"{where}{words or problem}{since}"

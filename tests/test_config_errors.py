@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lnexp.complaints import FOREIGN, LEAVES, TOP, describe, nearest
+from lnexp.complaints import LEAVES, TOP, check, describe, nearest
 from lnexp.config import KEYS, NormName, PlacementName
 from lnexp.errors import UserError
+from lnexp.foreign import ALIASES, FOREIGN
 from lnexp.sweep import dump, load_sweep
 
 
@@ -50,7 +51,8 @@ WHOLE = "write a whole number, at least 1, at most 5000"
         ("norm: None", f"model.norm: None does not fit; {NORMS}{NO_NORM}"),
         ("norm:", f"model.norm: is empty; {NORMS}, or leave it out{NO_NORM}"),
         ("norm: ~", f"model.norm: is empty; {NORMS}, or leave it out{NO_NORM}"),
-        ("norm: layer", f"model.norm: layer does not fit; {NORMS}"),
+        ("norm: layer", f"model.norm: layer does not fit; {NORMS} (did you mean layernorm?)"),
+        ("norm: groupnorm", f"model.norm: groupnorm does not fit; {NORMS}"),
         (
             'residual: "false"',
             'model.residual: "false" reads as text (quoted; write false); write true or false',
@@ -94,6 +96,44 @@ WHOLE = "write a whole number, at least 1, at most 5000"
 )
 def test_a_wrong_value_says_what_was_read_and_what_to_write(wrong, line, says):
     assert only(wrong(f"model:\n  {line}\n")) == f"exp.yaml:2: {says}"
+
+
+@pytest.mark.parametrize(
+    ("key", "foreign", "ours"),
+    [
+        ("model.placement", "Pre-LN", "pre"), ("model.placement", "postln", "post"),
+        ("model.norm", "RMSNorm", "rmsnorm"), ("model.norm", "rms", "rmsnorm"),
+        ("train.precision", "float16", "fp16"), ("train.precision", "bfloat16", "bf16"),
+        ("train.precision", "torch.float32", "fp32"), ("train.precision", "FP32", "fp32"),
+        ("train.precision", "16", "fp16"), ("model.init", "xavier_uniform", "xavier"),
+        ("data.source", "txt", "file"), ("train.optimizer", "AdamW", "adamw"),
+    ],
+)  # fmt: skip
+def test_a_value_of_another_spelling_leads_to_ours(wrong, key, foreign, ours):
+    assert only(wrong("seeds: [0]", f"{key}={foreign}")).endswith(f"(did you mean {ours}?)")
+    assert not check(key, ours, ours, ("", ""))[1]
+
+
+def test_every_alias_is_a_value_of_some_key():
+    words = " ".join(describe(key) for key in KEYS).replace(",", " ").split()
+    assert set(ALIASES.values()) <= set(words)
+    assert all(re.fullmatch("[a-z0-9]+", name) for name in ALIASES)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("model:\n  width:32\n", "exp.yaml:2: a space is missing after 'width:'"),
+        ("model:\n  width: 32\n   context:64\n", "exp.yaml:3: a space is missing after "
+         "'context:'"),
+        ("train: {device: cuda:0}\n", "exp.yaml:1: train.device: cuda:0 does not fit; write one of "
+         "auto, cpu, cuda, mps (did you mean cuda?)"),
+        ("train:\n  lr: 1e-3, 3e-4\n", "exp.yaml:2: train.lr: 1e-3, 3e-4 does not fit; write a "
+         "number, at least 0 (for several values write train.lr: [1e-3, 3e-4] under sweep:)"),
+    ],
+)  # fmt: skip
+def test_a_slip_of_the_keyboard_is_found_in_its_own_line(wrong, text, says):
+    assert only(wrong(text)).startswith(says)
 
 
 def test_limits_take_inf_but_nan_is_no_limit(wrong):
@@ -184,7 +224,12 @@ def test_every_key_can_say_what_it_takes():
         ("sweep: {model.depth: }", "model.depth: is empty; write a list, such as [4], or leave it "
          "out"),
         ("seeds: []", "seeds: nothing to run: the list is empty"),
-        ("seeds: 3", "seeds: 3 is one value; write a list: [3]"),
+        ("seeds: 3", "seeds: 3 is one value; write a list: [3] (for 3 seeds write [0, 1, 2])"),
+        ("seeds: 2024", "seeds: 2024 is one value; write a list: [2024]"),
+        ("seeds: 1", "seeds: 1 is one value; write a list: [1]"),
+        ("sweep: {model.depth: [[2]]}", f"model.depth: is a list; {WHOLE}"),
+        ("model: {width:32}", "model.width:32: a space is missing after 'width:'"),
+        ("name:x\nmodel: {depth: 2}", "a space is missing after 'name:'"),
         ("seeds: abc", "seeds: abc is one value; write a list: [0, 1, 2]"),
         ("seeds: 0..3", "seeds: 0..3 is one value; write a list: [0, 1, 2]"),
         ("seeds: -1", "seeds: -1 is one value; write a list: [0, 1, 2]"),
@@ -207,8 +252,7 @@ def test_every_key_can_say_what_it_takes():
         ("cases: [3]", "cases: 3 does not fit; write keys and values, such as {model.depth: 2}"),
         ("model:", "model: is empty; write keys and values, such as {depth: ...}, or leave it "
          "out"),
-        ("model: [1]", "model: is a list; write keys and values, such as {depth: ...} (several "
-         "values go under sweep:)"),
+        ("model: [1]", "model: is a list; write keys and values, such as {depth: ...}"),
         ("sweep:", "sweep: is empty; write keys and values, such as {model.depth: [2, 4]}, or "
          "leave it out"),
         ("question:", "question: is empty; write text, in quotes, or leave it out"),
@@ -339,7 +383,22 @@ def test_what_comes_later_says_not_yet(wrong, setting, says):
         ("model.depth=[]", "nothing to run: the list is empty"),
         ("model.depth=[2", "a bracket that is not closed, or a missing comma"),
         ("model.depth=", f"is empty; {WHOLE}, or leave it out"),
-        ("seeds=3", "3 is one value; write a list: [3]"),
+        ("seeds=3", "3 is one value; write a list: [3] (for 3 seeds write [0, 1, 2])"),
+        (
+            "model.depth=4,8",
+            f"4,8 does not fit; {WHOLE} (for several values write 'model.depth=[4, 8]')",
+        ),
+        (
+            "train.lr=1e-3,3e-4",
+            "1e-3,3e-4 does not fit; write a number, at least 0 "
+            "(for several values write 'train.lr=[1e-3, 3e-4]')",
+        ),
+        (
+            "train.betas=0.9,0.99",
+            "0.9,0.99 does not fit; write a list of 2, each a number, at least 0, below 1 "
+            "(write [0.9, 0.99])",
+        ),
+        ("model.depth=4,x", f"4,x does not fit; {WHOLE}"),
         ("seeds=0..3", "0..3 is one value; write a list: [0, 1, 2]"),
         (
             "seeds=[18446744073709551615]",

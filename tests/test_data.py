@@ -132,9 +132,20 @@ def test_a_fraction_that_rounds_to_nothing_is_an_error(tmp_path):
 def test_a_split_without_a_window_is_named_with_the_context_that_fits(tmp_path):
     corpus = load(text_file(tmp_path, b"abc" * 100))
     (said,) = short_splits(corpus, 256)
-    assert "validation part has 30" in said and "largest context that fits is 29" in said
+    assert (
+        "validation part of the text has 30" in said and "largest context that fits is 29" in said
+    )
     assert short_splits(corpus, 29) == []
     assert len(short_splits(corpus, 270)) == 2
+
+
+def test_a_text_that_is_too_short_as_a_whole_is_one_line(tmp_path):
+    corpus = load(text_file(tmp_path, b"abcde" * 10))
+    assert short_splits(corpus, 64, "short.txt") == [
+        "short.txt has 50 letters: too short for model.context 64; "
+        "the largest context that fits is 4"
+    ]
+    assert short_splits(corpus, 4) == []
 
 
 def test_the_vocabulary_is_that_of_the_whole_file(tmp_path):

@@ -86,3 +86,47 @@ def test_the_command_shows_the_steps(words, shown):
 def test_wrong_words_end_in_a_line(words, what):
     said = lnexp("norm", *words)
     assert said.code == 2 and what in said.err and len(said.err.splitlines()) == 1
+
+
+def test_the_eps_that_was_used_is_marked():
+    said = lnexp("norm", "2", "4", "1", "3", "--eps", "0.5").out
+    (marked,) = [line.split() for line in said.splitlines() if "<- used" in line]
+    assert marked[0] == "0.5"
+    both = lnexp("norm", "2 4 1 3", "--norm", "layernorm,layernorm_std").out
+    assert "<- used by layernorm_std" in both and "<- used by layernorm" in both
+
+
+def test_the_formula_of_layernorm_stands_only_where_it_holds():
+    assert "sigma^2 + eps" in lnexp("norm", "2 4 1 3").out
+    assert "sigma^2 + eps" not in lnexp("norm", "2 4 1 3", "--norm", "rmsnorm").out
+
+
+def test_what_a_variance_divides_by_is_said():
+    assert "divides by N = 4." in lnexp("norm", "2 4 1 3").out
+    assert "divides by N - 1 = 3." in lnexp("norm", "2 4 1 3", "--norm", "layernorm_std").out
+    assert "divides by N = 2." in lnexp("norm", "2 4 1; 1 2 5", "--norm", "batchnorm").out
+
+
+def test_batchnorm_of_one_row_is_told_to_need_two():
+    assert "needs two rows or more" in lnexp("norm", "2 4 1 3", "--norm", "batchnorm").out
+    assert "needs two" not in lnexp("norm", "2 4 1; 1 2 5", "--norm", "batchnorm").out
+
+
+@pytest.mark.parametrize(
+    "words, why",
+    [
+        (["60000 1", "--norm", "rmsnorm", "--dtype", "fp16"], "mean square: 60000^2 > 65504"),
+        (["60000 1 2 3", "--dtype", "fp16"], "variance: 44992^2 > 65504"),
+        (["200 200 200 200", "--norm", "scalenorm", "--dtype", "fp16"], "squares up to 200^2"),
+        (["70000 1", "--dtype", "fp16"], "x: a number that is none, or is beyond 65504"),
+        (["1 1 1", "--dtype", "fp16", "--eps", "1e-8"], "normalised: 0/0"),
+        (["1e-30 0", "--norm", "rmsnorm", "--dtype", "fp32", "--eps", "0"], "normalised: 1e-30/0"),
+    ],
+)
+def test_a_step_that_is_not_finite_says_why(words, why):
+    assert why in " ".join(lnexp("norm", *words).out.split())
+
+
+def test_finite_steps_need_no_reason():
+    said = lnexp("norm", "2 4 1 3", "--norm", "layernorm,rmsnorm,scalenorm,dyt").out
+    assert "0/0" not in said and "largest number" not in said

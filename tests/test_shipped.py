@@ -15,6 +15,15 @@ def test_an_unset_shell_variable_is_not_this_folder(tmp_path, monkeypatch, word)
     assert [path.name for path in find(["."])] == ["a.yaml"]
 
 
+def test_a_setting_without_s_is_told_where_it_goes():
+    with pytest.raises(UserError) as caught:
+        find(["quickstart", "model.norm=rmsnorm", "seeds=[0, 1]"])
+    assert caught.value.problems == (
+        "model.norm=rmsnorm: a setting needs -s before it: -s model.norm=rmsnorm",
+        "seeds=[0, 1]: a setting needs -s before it: -s 'seeds=[0, 1]'",
+    )
+
+
 @pytest.mark.parametrize("word", ["a" * 300, "a" * 5000, "a/" * 3000 + "b.yaml", "a\0b"])
 def test_a_word_that_no_file_system_takes_is_one_short_line(word):
     with pytest.raises(UserError) as caught:

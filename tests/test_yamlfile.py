@@ -210,6 +210,26 @@ def test_what_cannot_be_read_is_one_plain_line(text, line):
     assert problems(text) == (line,)
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("model:\n  width: 32\n   context: 64\n", "f.yaml:3: line 3 is indented deeper than line "
+         "2; write context: in the same column as width:"),
+        ("model:\n  width: 32 # a\n\n  # b\n     context: 64\n", "f.yaml:5: line 5 is indented "
+         "deeper than line 2; write context: in the same column as width:"),
+        ("model:\n    width: 32\n  context: 64\n", "f.yaml:3: line 3 is indented less than line 2; "
+         "write context: in the same column as width:"),
+        ("cases:\n  - a: 1\n     b: 2\n", "f.yaml:3: line 3 is indented deeper than line 2; write "
+         "b: in the same column as a:"),
+        ("model:\n  width:32\n  context: 64\n", "f.yaml:2: a space is missing after 'width:'"),
+        ("model:\r\n  context: 64\r\n  width:32\r\n", "f.yaml:3: a space is missing after "
+         "'width:'"),
+    ],
+)  # fmt: skip
+def test_a_wrong_column_and_a_missing_space_are_named_with_their_line(text, line):
+    assert problems(text) == (line,)
+
+
 def test_a_5000_digit_integer_and_bottomless_nesting_are_lines_too():
     assert "is too large" in problems("a: " + "9" * 5000)[0]
     assert len(problems("a: " + "9" * 5000)[0]) < 150

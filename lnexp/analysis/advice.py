@@ -6,7 +6,7 @@ would change anything.
 
 from collections.abc import Callable
 
-from lnexp.analysis.birth import FORMATS, mechanism
+from lnexp.analysis.birth import FORMATS, fused_beyond, mechanism
 from lnexp.analysis.case import Case
 from lnexp.analysis.causes import VANISHING, text
 from lnexp.analysis.remedies import (
@@ -35,6 +35,7 @@ def advice(case: Case) -> list[Suggestion]:
 
 def _all(case: Case) -> Advice:
     if case.autopsy is not None:
+        yield from _fused(case)
         yield from MECHANISM.get(mechanism(case.autopsy).name, _nothing)(case)
     yield from _zero_output(case)
     for name in case.causes:
@@ -51,6 +52,18 @@ def _nothing(_: Case) -> Advice:
 
 
 # What made the first non-finite value.
+
+
+def _fused(case: Case) -> Advice:
+    """Rounding inside the fused kernel: without it, and in numbers that round later."""
+    autopsy = case.autopsy
+    largest = autopsy and autopsy.origin and fused_beyond(autopsy.origin)
+    if autopsy is None or not largest:
+        return
+    because = f"numbers up to {text(largest)} went into the fused kernel"
+    yield Suggestion("model.attention", "plain", f"{because}; this shows its share")
+    if autopsy.in_fp64:
+        yield Suggestion("train.precision", "fp64", f"{because}; the step is {autopsy.in_fp64}")
 
 
 def _masked_row(_: Case) -> Advice:

@@ -2,11 +2,19 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import inf, log, prod
+from math import inf, log
 
-from lnexp.analysis.autopsy import NUMERICAL, OVERFLOW, Autopsy, Birth, Tensor
+from lnexp.analysis.autopsy import NUMERICAL, OVERFLOW, Autopsy, Birth
 from lnexp.analysis.causes import UNDERFLOW, text
-from lnexp.analysis.places import module_words, op_base, op_words
+from lnexp.analysis.places import (
+    block_of,
+    input_names,
+    is_fused_attention,
+    module_words,
+    op_base,
+    op_words,
+    tensor_words,
+)
 
 # Largest number and smallest above 0 of each format.
 FORMATS = {
@@ -16,6 +24,7 @@ FORMATS = {
     "float64": (1.7976931348623157e308, 2.0**-1074),
 }
 NAMES = {"inf": "Inf", "nan": "NaN"}
+FUSED_LIMIT = 1e10  # inputs of a fused attention beyond which its backward is rounding alone
 PHASES = {
     "forward": "in the forward pass",
     "loss": "in the loss",
@@ -140,11 +149,10 @@ def _overflow(origin: Birth, autopsy: Autopsy) -> Mechanism | None:
     dtype = origin.outputs[0].dtype
     if origin.kind != "inf" or dtype not in FORMATS:
         return None
-    largest = max((t.absmax for t in origin.inputs if t.absmax is not None), default=None)
     return Mechanism(
         "overflow",
         f"the result is beyond {dtype}, which ends at {text(FORMATS[dtype][0])}; the largest "
-        f"number that went in was {_told(largest)}",
+        f"number that went in was {_told(largest_input(origin))}",
     )
 
 
@@ -166,16 +174,22 @@ def origin_words(autopsy: Autopsy, depth: int) -> Iterator[str]:
         yield f"Not reproduced: {mechanism(autopsy).says}. The cause is not known."
         return
     yield (
-        f"{NAMES[origin.kind]} was born {PHASES[origin.phase]} of step {autopsy.step}, in "
+        f"{born(origin)} {PHASES[origin.phase]} of step {autopsy.step}, in "
         f"{module_words(origin.module, depth)}, by {op_words(origin.op)}."
     )
-    for tensor in origin.inputs:
-        yield f"In: {tensor_words(tensor)}."
+    names = input_names(origin.op, len(origin.inputs))
+    for name, tensor in zip(names, origin.inputs, strict=True):
+        yield f"In: {name}{tensor_words(tensor)}."
     for tensor in origin.outputs:
         yield f"Out: {tensor_words(tensor)}."
     yield f"Why: {mechanism(autopsy).says}."
     yield from _update_words(autopsy)
-    yield nature_words(autopsy)
+    yield nature_words(autopsy, depth)
+    if fused_beyond(origin) is not None:
+        yield (
+            "The fused kernel recomputes exp(score - log-sum); at such scores rounding alone makes "
+            "it infinite. model.attention: plain shows how much is the kernel's."
+        )
     bad = autopsy.propagated
     if bad is not None and (bad.phase, bad.module, bad.op) != (
         origin.phase, origin.module, origin.op,
@@ -186,29 +200,31 @@ def origin_words(autopsy: Autopsy, depth: int) -> Iterator[str]:
         )
 
 
-def tensor_words(tensor: Tensor) -> str:
-    """'float32 8 x 64 x 32, finite from -1 to 2, 3 of 16384 elements Inf'."""
-    shape = " x ".join(map(str, tensor.shape)) or "scalar"
-    size = prod(tensor.shape)
-    words = [f"{tensor.dtype} {shape}"]
-    if tensor.min is None or tensor.max is None:
-        words.append("no finite element")
-    else:
-        only = "finite elements" if tensor.nan or tensor.inf else "all finite,"
-        words.append(f"{only} from {text(tensor.min)} to {text(tensor.max)}")
-    counts = {"NaN": tensor.nan, "Inf": tensor.inf}
-    words += [f"{n} of {size} elements {kind}" for kind, n in counts.items() if n]
-    return ", ".join(words)
+def born(origin: Birth) -> str:
+    """'NaN was born', or 'Inf and NaN were born' where both came out."""
+    both = any(t.inf for t in origin.outputs) and any(t.nan for t in origin.outputs)
+    return "Inf and NaN were born" if both else f"{NAMES[origin.kind]} was born"
 
 
-def nature_words(autopsy: Autopsy) -> str:
+def fused_beyond(origin: Birth) -> float | None:
+    """The largest input of a fused attention's backward, where it is beyond FUSED_LIMIT."""
+    largest = largest_input(origin)
+    fused = is_fused_attention(origin.op) and op_base(origin.op).endswith("_backward")
+    return largest if fused and largest is not None and largest > FUSED_LIMIT else None
+
+
+def largest_input(origin: Birth) -> float | None:
+    return max((t.absmax for t in origin.inputs if t.absmax is not None), default=None)
+
+
+def nature_words(autopsy: Autopsy, depth: int) -> str:
     """Whether a wider format would have held it."""
     if autopsy.nature == NUMERICAL:
         narrower = autopsy.shadow.get("float32")
         also = ", and in fp32 as well" if narrower and narrower.finite else ""
         return (
             f"Numerical: the same step is {autopsy.in_fp64}{also}. The format failed, not the "
-            f"mathematics.{_rounding(autopsy)}"
+            f"mathematics.{_rounding(autopsy, depth)}"
         )
     if autopsy.nature == OVERFLOW:
         return "Overflow: the same step leaves fp64, too; no format holds numbers that grow so."
@@ -217,7 +233,7 @@ def nature_words(autopsy: Autopsy) -> str:
     )
 
 
-def _rounding(autopsy: Autopsy) -> str:
+def _rounding(autopsy: Autopsy, depth: int) -> str:
     """Where the true gradient would fit the format: then its size is not what failed."""
     origin, wide = autopsy.origin, autopsy.shadow.get("float64")
     norm = None if wide is None else wide.grad_norm
@@ -226,9 +242,15 @@ def _rounding(autopsy: Autopsy) -> str:
     dtype = origin.outputs[0].dtype
     if dtype not in FORMATS or not norm < FORMATS[dtype][0]:
         return ""
+    fits = f" {dtype} could hold a gradient of that size: what grew beyond it was rounding"
+    block = block_of(origin.module)
+    if block is not None and block < depth - 1:
+        return f"{fits}, carried from block to block, not the gradient itself."
+    # The backward pass begins here: no block came before it.
+    inside = "here" if block is None else "inside this block"
     return (
-        f" {dtype} could hold a gradient of that size: what grew beyond it was rounding, carried "
-        "from block to block, not the gradient itself."
+        f"{fits} {inside}, multiplied by keys or activations of size "
+        f"{_told(largest_input(origin))}, not the gradient itself."
     )
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from lnexp.analysis.advice import advice
-from lnexp.analysis.birth import NAMES, PHASES, mechanism, origin_words
+from lnexp.analysis.birth import PHASES, born, mechanism, origin_words
 from lnexp.analysis.case import Case, read_case
 from lnexp.analysis.causes import text
+from lnexp.analysis.evidence import decay, forward_readings
 from lnexp.analysis.places import layer_words, module_words
 from lnexp.analysis.remedies import Suggestion
 from lnexp.analysis.verdicts import LEARNED
@@ -92,9 +93,7 @@ def diagnosis(case: Case) -> str:
         "lost": lambda c: f"It had learned, and lost it again: {c.judgement.reason}.",
         "nothing_to_learn": lambda c: f"Nothing to learn in this text: {c.judgement.reason}.",
         "too_short": lambda c: f"Too short to tell: {c.judgement.reason}.",
-        "plateau": lambda c: (
-            f"Flat, for no reason that was measured: {c.judgement.reason}. More steps may help."
-        ),
+        "plateau": _plateau,
     }[verdict](case)
 
 
@@ -129,11 +128,18 @@ def _nonfinite(case: Case) -> str:
     how = mechanism(autopsy)
     if autopsy.origin is None:
         return f"Non-finite at step {step}, and not reproduced: {how.says}."
-    born = autopsy.origin
+    origin = autopsy.origin
     return (
-        f"{NAMES[born.kind]} was born {PHASES[born.phase]} of step {step}, in "
-        f"{module_words(born.module, case.depth)}: {how.says}."
+        f"{born(origin)} {PHASES[origin.phase]} of step {step}, in "
+        f"{module_words(origin.module, case.depth)}: {how.says}."
     )
+
+
+def _plateau(case: Case) -> str:
+    decayed = decay(case)
+    if decayed:
+        return f"Flat, under a learning rate that was gone: {case.judgement.reason}; {decayed}."
+    return f"Flat, for no reason that was measured: {case.judgement.reason}. More steps may help."
 
 
 def _learned(case: Case) -> str:
@@ -154,10 +160,13 @@ def _evidence(case: Case) -> Iterator[tuple[str, str, str]]:
     for cause in case.judgement.causes:
         yield cause.name, cause.evidence, MEANING[cause.name]
     yield from _losses(case)
+    if case.judgement.verdict in ("plateau", "stalled", "too_short") and (gone := decay(case)):
+        yield "lr", gone, "With so small a rate a loss stands still, whatever else holds."
     start, end = case.figures.get("grad_ratio_step0"), case.figures.get("grad_ratio_end")
     if start is not None and end is not None and isfinite(start) and isfinite(end):
         says = f"{text(start)} at step 0, {text(end)} at the end"
         yield "first/last block gradient", says, "Runs that learn sit between 0.5 and 10."
+    yield from forward_readings(case.layers, case.depth)
     yield from _events(case)
 
 
@@ -240,7 +249,9 @@ def _unknown(case: Case) -> Iterator[str]:
         yield "Gradients, weights and updates (measure.level: off): little can be said of causes."
     elif level == "light":
         yield "Activations, norm inputs, attention and tokens (measure.level: light)."
-    if case.judgement.verdict == "nonfinite" and not len(case.chain):
+    if case.judgement.verdict == "nonfinite" and case.bad_step == 0:
+        yield "It happened at step 0: there is nothing before it."
+    elif case.judgement.verdict == "nonfinite" and not len(case.chain):
         done = len(case.readings("grad_norm"))
         yield f"What led to it: {done} readings before it show nothing unusual, or are too few."
     if case.judgement.verdict in ("stalled", "plateau", "too_short", "learned", "spiked", "lost"):

@@ -16,6 +16,8 @@ from lnexp.analysis.table import BrokenTable, empty_table, read_table
 from lnexp.errors import UserError
 from lnexp.rows import header
 
+NAMED = 5  # runs that are named where several fit
+
 
 @dataclass
 class Results:
@@ -71,7 +73,8 @@ def load(path: str | Path) -> Results:
     """results/ (many sweeps), one sweep folder or one run folder."""
     path = Path(path)
     if not os.path.exists(path):  # Path.exists raises where a name is too long
-        raise UserError(f"{path}: not found; expected results/, a sweep folder or a run folder")
+        expected = "expected results/, a sweep folder or a run folder"
+        raise UserError(f"{path}: not found; {_meant(path) or expected}")
     if (path / "points.json").is_file():
         return _collect([path])
     if (path / "config.yaml").is_file():
@@ -83,6 +86,49 @@ def load(path: str | Path) -> Results:
             "nor sweep folders" + _hint(path)
         )
     return _collect(sweeps)
+
+
+def find_run(path: str | Path) -> Path:
+    """The run folder that SWEEP/NAME means: a whole name, the beginning or a part of one.
+
+    A path that is there, and one that no sweep explains, come back as they are.
+    """
+    path = Path(path)
+    if os.path.exists(path):
+        return path
+    sweep = path.parent.parent if path.parent.name == "runs" else path.parent
+    if not (sweep / "points.json").is_file():
+        if meant := _meant(path):
+            raise UserError(f"{path}: not found; {meant}")
+        return path
+    points = read_points(sweep)
+    names = [point["run"] for point in points["runs"]]
+    left_out = sorted(folder.name for folder in _dropped(sweep, points))
+    found = _named(path.name, names) or _named(path.name, left_out)
+    if len(found) == 1:
+        return sweep / "runs" / found[0]
+    if not found:
+        raise UserError(f"{path}: no run of {sweep} has {path.name} in its name")
+    rest = len(found) - NAMED
+    raise UserError(
+        f"{path}: {len(found)} runs of {sweep} fit; write more of one's name:",
+        *(f"  {name}" for name in found[:NAMED]),
+        *([f"  and {rest} more"] * (rest > 0)),
+    )
+
+
+def _named(words: str, names: list[str]) -> list[str]:
+    """The name itself, else those that begin with the words, else those that hold them."""
+    if words in names:
+        return [words]
+    return [n for n in names if n.startswith(words)] or [n for n in names if words in n]
+
+
+def _meant(path: Path) -> str:
+    """'did you mean results/quickstart?' where only the folder of all results is missing."""
+    inside = Path("results") / path
+    whole = not path.is_absolute() and os.path.exists(inside)
+    return f"did you mean {inside}?" if whole else ""
 
 
 def write_runs_csv(sweep: str | Path) -> Path:

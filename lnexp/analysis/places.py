@@ -1,4 +1,9 @@
-"""Modules, layers and operations in words."""
+"""Modules, layers, operations and tensors in words."""
+
+from math import prod
+
+from lnexp.analysis.autopsy import Tensor
+from lnexp.analysis.causes import text
 
 PARTS = {
     "embed": "embedding", "attn": "attention", "mlp": "MLP", "norm": "norms", "head": "head",
@@ -22,6 +27,10 @@ OPS = {
     "relu": "ReLU", "embedding": "look-up of the embedding", "nll_loss_forward": "loss",
     "_to_copy": "change of type",
 }  # fmt: skip
+
+# What goes into attention in one operation, in order.
+QUERY_KEY_VALUE = ("query", "key", "value")
+FLASH_BACKWARD = ("gradient of the output", *QUERY_KEY_VALUE, "output", "log-sum")
 
 
 def module_words(name: str, depth: int) -> str:
@@ -66,3 +75,39 @@ def op_base(op: str) -> str:
     """'AddmmBackward0/aten.mm.default' -> 'mm'."""
     aten = op.rsplit("/", 1)[-1]
     return aten.split(".")[1] if aten.startswith("aten.") else aten
+
+
+def is_fused_attention(op: str) -> bool:
+    return "scaled_dot_product" in op
+
+
+def input_names(op: str, count: int) -> list[str]:
+    """'query, ' for each input of a fused attention; '' where an operation does not name them."""
+    names: tuple[str, ...] = ()
+    if is_fused_attention(op):
+        backward = op_base(op).endswith("_backward")
+        names = QUERY_KEY_VALUE if not backward else FLASH_BACKWARD
+        if backward and "flash" not in op:  # others have a mask between value and output
+            names = FLASH_BACKWARD[:4]
+    return [f"{name}, " for name in names[:count]] + [""] * (count - len(names))
+
+
+def block_of(module: str) -> int | None:
+    """'blocks.2.mlp.body.w2' -> 2."""
+    head, *rest = module.split(".")
+    return int(rest[0]) if head == "blocks" and rest and rest[0].isdigit() else None
+
+
+def tensor_words(tensor: Tensor) -> str:
+    """'float32 8 x 64 x 32, finite from -1 to 2, 3 of 16384 elements Inf'."""
+    shape = " x ".join(map(str, tensor.shape)) or "scalar"
+    size = prod(tensor.shape)
+    words = [f"{tensor.dtype} {shape}"]
+    if tensor.min is None or tensor.max is None:
+        words.append("no finite element")
+    else:
+        only = "finite elements" if tensor.nan or tensor.inf else "all finite,"
+        words.append(f"{only} from {text(tensor.min)} to {text(tensor.max)}")
+    counts = {"NaN": tensor.nan, "Inf": tensor.inf}
+    words += [f"{n} of {size} elements {kind}" for kind, n in counts.items() if n]
+    return ", ".join(words)

@@ -2,7 +2,9 @@
 
 import json
 import shutil
+from math import inf
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -34,6 +36,7 @@ def schema() -> str:
     from ..config import KEYS, RunConfig
 
     whole = RunConfig.model_json_schema()
+    definitions = {k: _explained(v) for k, v in whole["$defs"].items() if k != "Seed"}
     sections = {k: v for k, v in whole["properties"].items() if k != "seed"}
     seed_list = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
     dotted = {"type": "string", "enum": list(KEYS)}
@@ -65,7 +68,22 @@ def schema() -> str:
                 },
                 "claims": {"type": "array"},
             },
-            "$defs": whole["$defs"],
+            "$defs": definitions,
         },
         indent=1,
+        allow_nan=False,
     )
+
+
+def _explained(section: dict[str, Any]) -> dict[str, Any]:
+    """A section's schema with the meaning of each key; JSON has no number for `.inf`."""
+    from ..settings import MEANING
+
+    leaves = {}
+    for leaf, field in section["properties"].items():
+        said = MEANING[f"{section['title'].lower()}.{leaf}"]
+        if field.get("default") == inf:
+            field = {k: v for k, v in field.items() if k != "default"}
+            said = f"{said}; default .inf: no limit"
+        leaves[leaf] = {**field, "description": said}
+    return {**section, "properties": leaves}

@@ -5,12 +5,13 @@ from pathlib import Path
 from rich.console import Console
 
 from ..analysis.explain import explain as explain_run
+from ..analysis.load import find_run
 
 
 def explain(path: Path, as_json: bool) -> None:
     from ..present import explain as present
 
-    explanation = explain_run(path)
+    explanation = explain_run(find_run(path))
     if as_json:
         print(present.as_json(explanation), end="")
     else:

@@ -32,7 +32,8 @@ def norm(words: list[str], names: str, eps: float | None, gain: str, bias: str, 
         raise UserError(f"--eps {eps:g}: write a number, 0 or more")
     gains, biases = _vector("--gain", gain, len(rows[0])), _vector("--bias", bias, len(rows[0]))
 
-    from ..model.worked import DTYPES, rms_over_eps, work_out
+    from ..model.worked import DTYPES, EPS, rms_over_eps, work_out
+    from ..present.nonfinite import why_nonfinite
     from ..present.norm import print_eps, print_side_by_side, print_steps
 
     if dtype not in DTYPES:
@@ -45,14 +46,37 @@ def norm(words: list[str], names: str, eps: float | None, gain: str, bias: str, 
         if gains is None and biases is None:  # nothing learned: the normalised values are the end
             values = [item for item in values if item[0] not in ("times gain", "plus bias")]
         results.append((name, values[-1][1]))
-        print_steps(console, name, EQUATIONS[name], AXES[name], values)
+        print_steps(
+            console,
+            name,
+            EQUATIONS[name],
+            [*_below(name, rows), *why_nonfinite(values, dtype)],
+            values,
+        )
     if len(results) > 1:
         print_side_by_side(console, results)
     with_eps = [name for name in norms if name != "dyt"]
     if with_eps:
-        print_eps(
-            console, EPS_SHOWN, {n: rms_over_eps(n, rows, EPS_SHOWN, dtype) for n in with_eps}
+        used = {name: EPS.get(name, 1e-5) if eps is None else eps for name in with_eps}
+        shown = sorted({*EPS_SHOWN, *used.values()})
+        rms = {n: dict(zip(shown, rms_over_eps(n, rows, shown, dtype), strict=True)) for n in used}
+        print_eps(console, rms, used, dtype)
+
+
+def _below(norm: str, rows: list[list[float]]) -> list[str]:
+    """What the statistics are over, and what they divide by."""
+    lines = [AXES[norm]]
+    count = len(rows) if norm == "batchnorm" else len(rows[0])
+    if norm in ("layernorm", "batchnorm"):
+        lines.append(f"The variance divides by N = {count}.")
+    elif norm == "layernorm_std":
+        lines.append(f"The variance divides by N - 1 = {count - 1}.")
+    if norm == "batchnorm" and len(rows) < 2:
+        lines.append(
+            "batchnorm needs two rows or more: one row is its own mean, and nothing is left of it. "
+            "Write ; between rows: '3 5 2 6; 2 4 1 3'."
         )
+    return lines
 
 
 def _rows(words: list[str]) -> list[list[float]]:

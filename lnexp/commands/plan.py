@@ -1,8 +1,9 @@
 """lnexp plan: what would run, without training."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import isfinite
+from typing import Any
 
 from ..analysis.claimpower import undecidable
 from ..runs.plan import Plan, PlannedRun, make_plan, placed
@@ -52,6 +53,28 @@ def plan(configs: list[str], overrides: Sequence[str], as_json: bool) -> None:
         print_plan(item)
 
 
+def plain(value: Any) -> Any:
+    """Strict JSON has no infinity."""
+    return value if not isinstance(value, float) or isfinite(value) else str(value)
+
+
+def telling(axes: Iterable[str], groups: list[list[PlannedRun]]) -> list[str]:
+    """The axes that tell these models apart: one value in each, not the same in all."""
+    found = []
+    for key in axes:
+        values = [{repr(run.point.settings[key]) for run in runs} for runs in groups]
+        if all(len(one) == 1 for one in values) and len(set.union(*values)) > 1:
+            found.append(key)
+    return found
+
+
+def combinations(item: Plan) -> list[dict[str, Any]]:
+    """The different values that the axes take together, in grid order."""
+    settings = [run.point.settings for run in item.runs]
+    distinct = {repr(one): one for one in settings}
+    return [{key: plain(value) for key, value in one.items()} for one in distinct.values()]
+
+
 def describe(item: Plan) -> dict:
     """The plan as plain data, an architecture once however many points share it."""
     from ..model.check import step_bytes, step_flops
@@ -61,6 +84,7 @@ def describe(item: Plan) -> dict:
         c = run.config
         key = (c.model, len(run.corpus.vocabulary), c.train.batch_size, c.train.optimizer)
         groups.setdefault((*key, c.train.precision, c.train.steps), []).append(run)
+    told = telling(item.sweep.axes, list(groups.values()))
     models = []
     for runs in groups.values():
         config, vocabulary = runs[0].config, len(runs[0].corpus.vocabulary)
@@ -75,6 +99,7 @@ def describe(item: Plan) -> dict:
                 "norm": config.model.norm,
                 "init": config.model.init,
                 "precision": config.train.precision,
+                "settings": {key: plain(runs[0].point.settings[key]) for key in told},
                 "runs": len(runs),
                 "steps": config.train.steps,
                 "parameters": built.parameters,
@@ -97,9 +122,9 @@ def describe(item: Plan) -> dict:
         "name": item.sweep.name,
         "question": item.sweep.question,
         "axes": {
-            key: [v if not isinstance(v, float) or isfinite(v) else str(v) for v in values]
-            for key, values in item.sweep.axes.items()
+            key: [plain(value) for value in values] for key, values in item.sweep.axes.items()
         },
+        "combinations": combinations(item),
         "runs": len(item.runs),
         "seeds": len({(r.config.seed.init, r.config.seed.data) for r in item.runs}),
         "notes": [*item.notes, *undecidable(item.sweep.claims, item.sweep.points)],

@@ -15,11 +15,9 @@ Judged = dict[str, list[ClaimResult]]
 
 
 def print_tables(results: Results) -> None:
-    from ..present.tables import cells_table, runs_table
+    from ..present.tables import tables
 
-    console = Console(highlight=False)
-    console.print(runs_table(results))
-    console.print(cells_table(results))
+    Console(highlight=False).print(tables(results))
 
 
 def print_claims(results: Judged) -> None:

@@ -53,7 +53,7 @@ def _gpt2(w: Weight, config: Model) -> Draw:
 
 
 def _xavier(w: Weight, config: Model) -> Draw:
-    """N(0, 2 / (fan_in + fan_out)); biases 0 (Glorot 2010)."""
+    """N(0, sqrt(2 / (fan_in + fan_out))); biases 0 (Glorot 2010)."""
     if w.role == "bias":
         return Draw("constant", 0.0)
     return Draw("normal", sqrt(2 / (w.fan_in + w.fan_out)))

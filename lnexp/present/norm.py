@@ -10,7 +10,11 @@ Values = list[list[float]]  # rows x features; a single column: one value a row
 
 
 def print_steps(
-    console: Console, norm: str, equation: str, axis: str, steps: Sequence[tuple[str, Values]]
+    console: Console,
+    norm: str,
+    equation: str,
+    below: Sequence[str],
+    steps: Sequence[tuple[str, Values]],
 ) -> None:
     """One line a step and row."""
     lines = [
@@ -25,7 +29,7 @@ def print_steps(
     if any(row != "1" for row in rows):
         columns.append(Column("row", rows, number=True))
     columns += [Column(str(i + 1), cells, number=True) for i, cells in enumerate(features)]
-    console.print(Sheet(f"{norm}: {equation}", columns, [axis], whole="a wider terminal"))
+    console.print(Sheet(f"{norm}: {equation}", columns, list(below), whole="a wider terminal"))
 
 
 def print_side_by_side(console: Console, results: Sequence[tuple[str, Values]]) -> None:
@@ -44,11 +48,21 @@ def print_side_by_side(console: Console, results: Sequence[tuple[str, Values]]) 
     console.print(Sheet("Side by side", columns, whole="a wider terminal"))
 
 
-def print_eps(console: Console, eps: Sequence[float], rms: dict[str, list[float]]) -> None:
-    """What eps does: the RMS of the output."""
+def print_eps(
+    console: Console, rms: dict[str, dict[float, float]], used: dict[str, float], dtype: str
+) -> None:
+    """What eps does: the RMS of the output for each eps, and which norm took which above."""
+    eps = list(next(iter(rms.values())))
     columns = [Column("eps", [f"{e:g}" for e in eps], number=True)]
     columns += [
-        Column(norm, [f"{v:.6g}" for v in values], number=True) for norm, values in rms.items()
+        Column(norm, [f"{values[e]:.6g}" for e in eps], number=True) for norm, values in rms.items()
     ]
-    below = ["RMS of the output. LayerNorm's is sigma / sqrt(sigma^2 + eps): eps bites above var."]
-    console.print(Sheet("What eps does", columns, below))
+    marks = [", ".join(norm for norm in used if used[norm] == e) for e in eps]
+    several = len(set(used.values())) > 1
+    columns.append(
+        Column("", [f"<- used{f' by {mark}' if several else ''}" if mark else "" for mark in marks])
+    )
+    below = ["RMS of the output."]
+    if "layernorm" in rms:
+        below[0] += " LayerNorm's is sigma / sqrt(sigma^2 + eps): eps bites above the variance."
+    console.print(Sheet(f"What eps does ({dtype})", columns, below))

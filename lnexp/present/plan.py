@@ -1,15 +1,23 @@
 """A plan in the terminal."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from ..lines import amount, one_line
-from .grid import value_text
+from .grid import short_key, value_text
 from .sheet import Column, Sheet
 
+Weight = tuple[str, str, str]  # name, shape, std
+MOST = 20  # lines of combinations
+# Axes that have a column, and a word in a title, of their own.
+SHOWN = (
+    "model.placement", "model.residual", "model.depth", "model.width", "train.precision",
+)  # fmt: skip
+TOLD = ("model.placement", "model.residual", "model.depth", "model.width", "model.init")
 UNITS = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
@@ -23,17 +31,18 @@ def print_plan(plan: dict[str, Any], console: Console | None = None) -> None:
     console.print()
     console.print(_models(plan["models"]))
     # Models that start alike share a table: placement changes neither draw nor shape.
-    starts: dict[str, tuple[Sheet, list[str]]] = {}
+    # Nor does depth, where only the number of tensors differs.
+    starts: dict[tuple[Weight, ...], list[dict[str, Any]]] = {}
     for model in plan["models"]:
-        sheet = _init(model)
-        starts.setdefault(repr(sheet), (sheet, []))[1].append(_title(model))
-    for sheet, titles in starts.values():
-        console.print(Sheet(f"Initialisation: {'; '.join(titles)}", sheet.columns))
+        starts.setdefault(tuple(_weights(model)), []).append(model)
+    for weights, models in starts.items():
+        console.print(_init(weights, models))
 
 
 def _grid(plan: dict[str, Any]) -> Iterator[str]:
     for key, values in plan["axes"].items():
         yield f"  {key}: {', '.join(map(value_text, values))}"
+    yield from _cases(plan)
     yield f"  {amount(plan['runs'], 'run')}; {amount(plan['seeds'], 'seed')}"
     for text in plan["texts"]:
         yield (
@@ -48,34 +57,85 @@ def _grid(plan: dict[str, Any]) -> Iterator[str]:
         yield f"  note: {note}"
 
 
-def _title(model: dict[str, Any]) -> str:
-    skip = "" if model["residual"] else ", no residual"
-    return (
-        f"{model['init']}, {model['placement']}{skip}, depth {model['depth']}, "
-        f"width {model['width']}"
-    )
+def _cases(plan: dict[str, Any]) -> Iterator[str]:
+    """Which values stand together, where not each stands with each: a line for all but the
+    longest axis."""
+    found, axes = plan["combinations"], plan["axes"]
+    if len(found) == prod(map(len, axes.values())):
+        return
+    longest = max(axes, key=lambda key: len(axes[key]))
+    held: dict[str, list[str]] = {}
+    for one in found:
+        rest = [f"{short_key(key)} {value_text(one[key])}" for key in axes if key != longest]
+        values = held.setdefault(", ".join(rest), [])
+        values.append(value_text(one[longest]))
+    yield f"  {amount(len(found), 'combination')}, not every value with every other:"
+    lines = [
+        f"    {f'{rest}: ' if rest else ''}{short_key(longest)} {', '.join(values)}"
+        for rest, values in held.items()
+    ]
+    yield from lines[:MOST]
+    if len(lines) > MOST:
+        yield f"    and {len(lines) - MOST} more (--json has all)"
+
+
+def _title(model: dict[str, Any], depth: bool = True) -> str:
+    """What tells the model from others of its sweep."""
+    words = [model["init"], model["placement"]]
+    words += [] if model["residual"] else ["no residual"]
+    words += [
+        f"{short_key(key)} {value_text(value)}"
+        for key, value in model["settings"].items()
+        if key not in TOLD
+    ]
+    words.append(f"width {model['width']}")
+    return ", ".join(words + [f"depth {model['depth']}"] * depth)
+
+
+def _titles(models: list[dict[str, Any]]) -> str:
+    """Each title once; models that differ in depth alone share one."""
+    depths: dict[str, list[str]] = {}
+    for model in models:
+        of = depths.setdefault(_title(model, depth=False), [])
+        if str(model["depth"]) not in of:
+            of.append(str(model["depth"]))
+    return "; ".join(f"{title}, depth {', '.join(of)}" for title, of in depths.items())
 
 
 def _models(models: list[dict[str, Any]]) -> Sheet:
+    def spare(name: str, rank: int) -> int:
+        """What is the same in every row may go."""
+        return rank if len({m[name] for m in models}) < 2 else 0
+
     def column(head: str, form: Any, number: bool = True, rank: int = 0) -> Column:
         return Column(head, [form(m) for m in models], number=number, rank=rank)
 
+    swept = [key for key in models[0]["settings"] if key not in SHOWN] if models else []
     return Sheet(
         "Models",
         [
-            column("placement", lambda m: m["placement"], number=False),
-            column("residual", lambda m: value_text(m["residual"]), number=False, rank=1),
-            column("precision", lambda m: m["precision"], number=False, rank=3),
+            *(
+                column(short_key(key), lambda m, k=key: value_text(m["settings"][k]), number=False)
+                for key in swept
+            ),
+            column("placement", lambda m: m["placement"], number=False, rank=spare("placement", 4)),
+            column(
+                "residual",
+                lambda m: value_text(m["residual"]),
+                number=False,
+                rank=spare("residual", 5),
+            ),
+            column("precision", lambda m: m["precision"], number=False, rank=spare("precision", 6)),
             column("depth", lambda m: str(m["depth"])),
-            column("width", lambda m: str(m["width"])),
+            column("width", lambda m: str(m["width"]), rank=spare("width", 3)),
             column("runs", lambda m: str(m["runs"])),
             column("parameters", lambda m: f"{m['parameters']:,}"),
-            column("in norms", lambda m: f"{m['norm_parameters']:,}"),
+            column("in norms", lambda m: f"{m['norm_parameters']:,}", rank=2),
             column("FLOPs/step", lambda m: _scaled(m["flops_per_step"])),
-            column("all FLOPs", lambda m: _scaled(m["flops"]), rank=2),
+            column("all FLOPs", lambda m: _scaled(m["flops"]), rank=7),
             column("memory", lambda m: f"{m['bytes'] / 2**20:,.0f} MiB", rank=1),
         ],
-        [f"{_title(m)}: {_norms(m)}" for m in models],
+        list(dict.fromkeys(f"{_title(m)}: {_norms(m)}" for m in models)),
         whole="--json",
     )
 
@@ -95,24 +155,31 @@ def _norms(model: dict[str, Any]) -> str:
     )
 
 
-def _init(model: dict[str, Any]) -> Sheet:
-    """One line a kind of weight; the blocks share theirs."""
-    kinds: dict[tuple[str, str, str], int] = {}
+def _weights(model: dict[str, Any]) -> dict[Weight, int]:
+    """Kinds of weight and how many of each; the blocks share theirs."""
+    kinds: dict[Weight, int] = {}
     for w in model["init_std"]:
         parts = w["weight"].split(".")
         name = ".".join("*" if part.isdigit() else part for part in parts if part != "body")
         key = (name, " x ".join(map(str, w["shape"])), f"{w['std']:.4g}")
         kinds[key] = kinds.get(key, 0) + 1
-    columns = zip(*(key for key in kinds), strict=True)
-    heads = ("weight", "shape", "std")
+    return kinds
+
+
+def _init(weights: Sequence[Weight], models: list[dict[str, Any]]) -> Sheet:
+    """One line a kind of weight; where models differ in how many there are, all counts."""
+    counted = [_weights(model) for model in models]
+    counts = [
+        ", ".join(dict.fromkeys(str(kinds[weight]) for kinds in counted)) for weight in weights
+    ]
+    names, shapes, stds = (list(column) for column in zip(*weights, strict=True))
     return Sheet(
-        "",
+        f"Initialisation: {_titles(models)}",
         [
-            *(
-                Column(head, list(texts), number=head != "weight")
-                for head, texts in zip(heads, columns, strict=True)
-            ),
-            Column("tensors", [str(count) for count in kinds.values()], number=True),
+            Column("weight", names),
+            Column("shape", shapes, number=True),
+            Column("std", stds, number=True),
+            Column("tensors", counts, number=True),
         ],
     )
 

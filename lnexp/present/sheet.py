@@ -24,13 +24,18 @@ class Column:
     number: bool = False  # aligned right
     rank: int = 0  # where there is no room, the column of the highest rank goes first; 0 stays
     wraps: bool = False  # between words; a number or a name never does
+    readable: int = 0  # wrapped text is not squeezed below this while others can go
 
     @property
     def least(self) -> int:
-        """The longest word, or the longest text: a narrower column would cut it."""
-        if not self.wraps:
-            return self.most
-        return max(cell_len(w) for t in (self.head, *self.cells) for w in t.split() or [""])
+        """The longest word, or the longest text: a narrower column would cut it.
+
+        A head may always break between words.
+        """
+        texts = [self.head, *self.cells] if self.wraps else [self.head]
+        words = [word for text in texts for word in text.split()]
+        longest = max(map(cell_len, words if self.wraps else [*words, *self.cells]), default=0)
+        return max(longest, min(self.readable, self.most))
 
     @property
     def most(self) -> int:
@@ -39,16 +44,20 @@ class Column:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A title, columns of texts and lines below. Texts are never read as markup."""
+    """A title, columns of texts and lines below. Texts are never read as markup.
+
+    `narrow` holds the same in less room, for where not all columns fit.
+    """
 
     title: str
     columns: list[Column]
     below: list[str] = field(default_factory=list)
     whole: str = "--csv"  # the option that prints every column
+    narrow: list[Column] = field(default_factory=list)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         room = options.max_width
-        columns = fitting(self.columns, room)
+        wanted, columns = self.laid(room)
         yield Text(self.title, style="bold")
         if needed(columns) > room:  # a number that breaks in two reads as another number
             yield from self._listed()
@@ -64,11 +73,16 @@ class Sheet:
         for row in zip(*(column.cells for column in columns), strict=True):
             table.add_row(*map(Text, row))
         yield table
-        left_out = [column.head for column in self.columns if column not in columns]
+        left_out = [column.head for column in wanted if column not in columns]
         if left_out:
             yield Text(f"No room for: {', '.join(left_out)} ({self.whole} has all).", style="dim")
         yield from (Text(text, style="dim") for text in self.below)
         yield Text()
+
+    def laid(self, room: int) -> tuple[list[Column], list[Column]]:
+        """All columns of the form that is shown, and those of them that fit side by side."""
+        wanted = self.narrow if self.narrow and needed(self.columns) > room else self.columns
+        return wanted, fitting(wanted, room)
 
     def _listed(self) -> Iterator[Text]:
         """Every cell on a line of its own, as `head: text`, for a terminal too narrow for rows."""

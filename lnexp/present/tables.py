@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,33 +10,31 @@ import pandas as pd
 from rich.console import Group
 from rich.text import Text
 
-from lnexp.analysis.cells import all_cells, horizon, outcomes
+from lnexp.analysis.cells import WITH_HORIZON, all_cells, horizon, outcomes
 from lnexp.analysis.load import Results
 from lnexp.analysis.table import column
-from lnexp.lines import one_line
+from lnexp.lines import amount, one_line
 from lnexp.present.grid import short_key, value_text
 from lnexp.present.sheet import Column, Sheet
 from lnexp.rows import line
 
-RUNS_LEGEND = (
-    "loss, gap: medians of the last 10 % of steps (nats); gap: loss minus that of guessing by "
-    "letter frequency; first/last: gradient norm of the first block over that of the last."
+LEGEND = (
+    "loss, gap: medians of the last 10 % of a run's steps (nats), and of those over a cell's runs; "
+    "gap: loss minus that of guessing by letter frequency; first/last: gradient norm of the first "
+    "block over that of the last; P(failure): nonfinite, diverged, lost or stalled, of the decided "
+    "runs [95 %]."
 )
-CELLS_LEGEND = (
-    "loss, gap: medians over seeds of the runs' ends, with their range; gap: loss minus that of "
-    "guessing by letter frequency; P(failure): nonfinite, diverged, lost or stalled, of the "
-    "decided runs [95 %]."
-)
+NAMED = 3  # folders that are named where more are left out
 
 
-def runs_table(results: Results) -> Group:
-    """One row a run, a table a sweep."""
-    return Group(*_runs_sheets(results))
-
-
-def cells_table(results: Results) -> Group:
-    """One row a cell, a table a sweep; below them, once, what the tables do not hold."""
-    return Group(*_cells_sheets(results), *_remarks(results))
+def tables(results: Results) -> Group:
+    """Cells, then runs, sweep by sweep; below each what it left out, and notes at the end."""
+    parts: list[Sheet | Text] = []
+    for sweep, *sheets in zip(
+        results.axes, _cells_sheets(results), _runs_sheets(results), strict=True
+    ):
+        parts += [*sheets, *_left_out(results, sweep)]
+    return Group(*parts, *(Text(one_line(f"note: {note}")) for note in results.notes))
 
 
 def as_json(results: Results) -> str:
@@ -79,27 +78,50 @@ def ratio(value: Any) -> str:
 
 
 def _runs_sheets(results: Results) -> list[Sheet]:
-    return [_runs_sheet(runs, axes, title) for runs, axes, title in _sweeps(results)]
+    return [
+        _runs_sheet(runs, axes, f"{sweep}: each run")
+        for sweep, (runs, axes, _) in zip(results.axes, _sweeps(results), strict=True)
+    ]
 
 
 def _runs_sheet(runs: pd.DataFrame, axes: Sequence[str], title: str) -> Sheet:
-    words = outcomes(runs)
-    verdicts = [
-        horizon(w, [s]) for w, s in zip(words, _values(column(runs, "steps_done")), strict=True)
-    ]
+    words, steps = outcomes(runs), _values(column(runs, "steps_done"))
     pairs = list(zip(column(runs, "seed_init"), column(runs, "seed_data"), strict=True))
     seeds = [str(a) if a == b else f"{a}/{b}" for a, b in pairs]
     columns = [
-        *_axis_columns(runs, axes),
         Column("seed", seeds, number=True),
-        Column("verdict", verdicts),
-        _numbers("loss", column(runs, "end_loss"), figure, 3),
-        _numbers("gap", column(runs, "end_gap"), figure, 2),
-        _numbers("first/last", column(runs, "grad_ratio_end"), ratio, 4),
-        Column("cause", list(column(runs, "cause")), rank=1, wraps=True),
-        Column("run", list(column(runs, "run")), rank=5),
+        Column("verdict", words),
+        _numbers("loss", column(runs, "end_loss"), figure, 6),
+        _numbers("gap", column(runs, "end_gap"), figure, 3),
+        _numbers("first/last", column(runs, "grad_ratio_end"), ratio, 2),
+        Column("cause", list(column(runs, "cause")), rank=5, wraps=True),
+        Column("run", list(column(runs, "run")), rank=1),
     ]
-    return Sheet(title, columns, [RUNS_LEGEND])
+    return _sheet(title, _axis_columns(runs, axes), columns, [*_horizons(words, steps), LEGEND])
+
+
+def _horizons(words: Sequence[str], steps: Sequence[Any]) -> list[str]:
+    """'stalled: within 200 steps.': said once below the table instead of in every row."""
+    lines = []
+    for word in WITH_HORIZON:
+        done = [s for w, s in zip(words, steps, strict=True) if w == word]
+        if done:
+            lines.append(f"{word}: {horizon(word, done).removeprefix(word).strip() or 'here'}.")
+    return lines
+
+
+def _sheet(title: str, axes: list[Column], columns: list[Column], below: list[str]) -> Sheet:
+    """Where it is narrow the axes stand in one column and 'first/last' breaks."""
+    folded = [
+        Column(
+            " ".join(column.head for column in axes),
+            [" ".join(texts) for texts in zip(*(column.cells for column in axes), strict=True)],
+        )
+    ]
+    rest = [replace(c, head=c.head.replace("/", "/ ")) for c in columns]
+    return Sheet(
+        title, [*axes, *columns], below, narrow=[*(folded if len(axes) > 1 else axes), *rest]
+    )
 
 
 def _cells_sheets(results: Results) -> list[Sheet]:
@@ -120,32 +142,28 @@ def _cells_sheet(cells: pd.DataFrame, axes: Sequence[str], title: str) -> Sheet:
             strict=True,
         )
     ]
-    h1 = _one_h1(cells)
+    known = {figure(value) for value in _values(column(cells, "h1")) if value is not None}
+    h1, several = _one_h1(known), len(known) > 1
     counts = zip(column(cells, "finished"), column(cells, "runs"), strict=True)
     columns = [
-        *_axis_columns(cells, axes),
         Column("runs", [f"{n} of {m}" for n, m in counts]),
-        Column("verdicts", list(column(cells, "verdicts")), wraps=True),
-        Column("loss", _medians(cells, "end_loss"), number=True, rank=2),
-        Column("loss range", _ranges(cells, "end_loss"), rank=6),
-        Column("gap", _medians(cells, "end_gap"), number=True, rank=1),
-        Column("gap range", _ranges(cells, "end_gap"), rank=5),
-        *([] if h1 else [_numbers("H1", column(cells, "h1"), figure, 3)]),
+        Column("verdicts", list(column(cells, "verdicts")), wraps=True, readable=14),
+        Column("loss", _medians(cells, "end_loss"), number=True, rank=4),
+        Column("loss range", _ranges(cells, "end_loss"), rank=7),
+        Column("gap", _medians(cells, "end_gap"), number=True, rank=3),
+        Column("gap range", _ranges(cells, "end_gap"), rank=6),
+        *([_numbers("H1", column(cells, "h1"), figure, 4)] if several else []),
         Column("P(failure)", share, number=True),
-        _numbers("first/last", column(cells, "grad_ratio_end"), ratio, 4),
-        Column("causes", list(column(cells, "causes")), rank=7, wraps=True),
+        _numbers("first/last", column(cells, "grad_ratio_end"), ratio, 2),
+        Column("causes", list(column(cells, "causes")), rank=5, wraps=True),
     ]
-    return Sheet(title, columns, [*h1, CELLS_LEGEND])
+    return _sheet(title, _axis_columns(cells, axes), columns, h1)
 
 
-def _one_h1(cells: pd.DataFrame) -> list[str]:
+def _one_h1(values: set[str]) -> list[str]:
     """One text, one H1: said once below the table instead of in every row."""
-    values = {figure(value) for value in _values(column(cells, "h1")) if value is not pd.NA}
-    return (
-        [f"H1 = {values.pop()} nats: the loss of guessing by letter frequency."]
-        if len(values) == 1
-        else []
-    )
+    words = "nats: the loss of guessing by letter frequency."
+    return [f"H1 = {value} {words}" for value in values if len(values) == 1]
 
 
 def _medians(cells: pd.DataFrame, name: str) -> list[str]:
@@ -192,13 +210,15 @@ def _sweeps(results: Results) -> list[tuple[pd.DataFrame, list[str], str]]:
     return found
 
 
-def _remarks(results: Results) -> list[Text]:
-    """What the tables do not hold, by name."""
-    remarks = [one_line(f"note: {note}") for note in results.notes]
-    if results.dropped:
-        names = ", ".join(folder.name for folder in results.dropped)
-        remarks.append(f"Left out, on disk but no point of its sweep any more: {names}")
-    return [Text(remark) for remark in remarks]
+def _left_out(results: Results, sweep: str) -> list[Text]:
+    """The run folders on disk that the sweep no longer holds: how many, and some by name."""
+    names = [folder.name for folder in results.dropped if folder.parents[1].name == sweep]
+    if not names:
+        return []
+    more = ", ..." if len(names) > NAMED else ""
+    some = ", ".join(names[:NAMED])
+    folders = amount(len(names), "folder")
+    return [Text(f"Left out, no point of {sweep} any more: {folders} ({some}{more})\n")]
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:

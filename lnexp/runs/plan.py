@@ -106,7 +106,8 @@ def make_plan(sweep: Sweep) -> Plan:
             )
     for data, context in dict.fromkeys((c.data, c.model.context) for c in configs):
         corpus = corpora[data]
-        for sentence in short_splits(corpus, context) if corpus else []:
+        text = Path(data.path).name if data.source == "file" else f"the {data.source} text"
+        for sentence in short_splits(corpus, context, text) if corpus else []:
             problems.append(_placed(f"model.context: {sentence}{_which(data, sweep)}", sweep))
     built: dict[tuple[Model, int], Architecture] = {}
     runs: dict[str, PlannedRun] = {}

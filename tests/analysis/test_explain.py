@@ -466,3 +466,97 @@ def test_skips_of_the_scaler_are_no_instability_until_they_end_the_run(sweep):
     ended = sweep.run(LEARNED, settings, columns=columns, events=events, first_bad_step=99)
     assert ended.case.judgement.verdict == "nonfinite"
     assert [(r["step"], r["series"]) for r in ended.chain] == [(60, "skips")]
+
+
+FLASH = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
+INTO = ("gradient of the output", "query", "key", "value", "output", "log-sum")
+
+
+def fused(layer, high=3e14, **more):
+    return birth(
+        phase="backward", module=f"blocks.{layer}.attn.body", op=FLASH,
+        inputs=[tensor(high=high)] + [tensor() for _ in INTO[1:]],
+        outputs=[tensor(inf=3, nan=2)], **more,
+    )  # fmt: skip
+
+
+def test_in_the_last_block_nothing_was_carried_there(sweep):
+    first, last = (sweep.failed(autopsy(fused(i))).origin for i in (0, DEPTH - 1))
+    assert any("rounding, carried from block to block" in line for line in first)
+    words = "rounding inside this block, multiplied by keys or activations of size 3e+14"
+    assert any(words in line for line in last)
+    assert not any("carried" in line for line in last)
+
+
+def test_the_inputs_of_a_fused_attention_have_names(sweep):
+    told = sweep.failed(autopsy(fused(2))).origin
+    assert [x for x in told if x.startswith("In: ")] == [
+        f"In: {name}, float32 8 x 4, all finite, from -1 to {high}."
+        for name, high in zip(INTO, ("3e+14", *"22222"), strict=True)
+    ]
+    forward = birth(op=FLASH.replace("_backward", ""), inputs=[tensor()] * 3)
+    names = [x.split(",")[0] for x in sweep.failed(autopsy(forward)).origin if "In: " in x]
+    assert names == ["In: query", "In: key", "In: value"]
+    assert "In: float32 8 x 4, all finite, from -1 to 2." in sweep.failed(autopsy(birth())).origin
+
+
+def test_beyond_1e10_the_fused_kernel_is_named_and_doubted(sweep):
+    far = sweep.failed(autopsy(fused(5)))
+    assert any("recomputes exp(score - log-sum)" in line for line in far.origin)
+    assert tried(far)["model.attention"] == "plain"
+    assert tried(far)["train.precision"] == "fp64"
+    near = sweep.failed(autopsy(fused(5, high=1e9)))
+    assert not any("recomputes" in line for line in near.origin)
+    assert "model.attention" not in tried(near)
+    both = sweep.failed(autopsy(fused(5), nature="mathematical"))
+    assert "train.precision" not in tried(both)
+
+
+def test_inf_and_nan_are_both_named_where_both_came_out(sweep):
+    explanation = sweep.failed(autopsy(fused(5)))
+    assert explanation.diagnosis.startswith("Inf and NaN were born in the backward pass")
+    assert explanation.origin[0].startswith("Inf and NaN were born")
+    assert sweep.failed(autopsy(birth())).diagnosis.startswith("Inf was born")
+
+
+def test_before_step_0_there_was_nothing(sweep):
+    said = sweep.failed(autopsy(birth(), step=0), step=0)
+    assert "It happened at step 0: there is nothing before it." in said.unknown
+    assert not any("What led to it" in line for line in said.unknown)
+
+
+def test_forward_readings_stand_in_the_evidence_of_a_healthy_run(sweep):
+    rows = [
+        LayerRow(step, layer, "attn", 1.0, act_rms=1.0 + layer, norm_input_rms=2.0 + layer,
+                 token_cosine=0.1 * layer, attn_logit_max=3.0 + step)
+        for step in (0, 10) for layer in range(DEPTH)
+    ]  # fmt: skip
+    said = {name: figures for name, figures, _ in sweep.run(LEARNED, layers=rows).evidence}
+    assert (
+        said["RMS of the residual stream"] == "1 in the first block, 6 in the last block at step 10"
+    )
+    assert said["RMS of a norm's input"] == "2 in the first block, 7 in the last block at step 10"
+    assert said["cosine between tokens"] == "0 in the first block, 0.5 in the last block at step 10"
+    assert said["largest attention score"].startswith("13 in the first block, 13 in")
+    assert not set(said) & {e[0] for e in sweep.run(LEARNED).evidence if "RMS" in e[0]}
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear"])
+def test_a_plateau_names_a_learning_rate_that_was_gone(sweep, schedule):
+    columns = steady()
+    said = sweep.run(FLAT, config(train={"schedule": schedule}), columns=columns)
+    assert "lr" not in {e[0] for e in said.evidence}  # these rows hold a constant rate
+    folder = said.case.folder
+    lines = (folder / "steps.csv").read_text().splitlines()
+    at = lines[0].split(",").index("lr")
+    for i, line in enumerate(lines[1:]):
+        cells = line.split(",")
+        cells[at] = repr(1e-3 * (1 - i / (N - 1)))
+        lines[i + 1] = ",".join(cells)
+    (folder / "steps.csv").write_text("\n".join(lines) + "\n")
+    gone = explain(folder)
+    figures = next(f for name, f, _ in gone.evidence if name == "lr")
+    assert figures == (
+        f"lr had fallen to 0 by the last step (train.schedule: {schedule}, peak 0.001)"
+    )
+    assert gone.diagnosis.startswith("Flat, under a learning rate that was gone")

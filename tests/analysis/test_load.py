@@ -9,7 +9,7 @@ import pytest
 from filelock import FileLock
 
 from lnexp.analysis import runscsv
-from lnexp.analysis.load import load, write_runs_csv
+from lnexp.analysis.load import find_run, load, write_runs_csv
 from lnexp.analysis.runfolder import COLUMNS
 from lnexp.config import Data, Model, RunConfig
 from lnexp.errors import UserError
@@ -210,6 +210,36 @@ def test_a_wrong_path_is_told_what_was_looked_for(sweep, tmp_path):
     (sweep / "points.json").write_text("[]")
     with pytest.raises(UserError, match="not a list of points"):
         load(sweep)
+
+
+def test_a_run_is_found_by_the_beginning_or_a_part_of_its_name(sweep):
+    runs = sweep / "runs"
+    assert find_run(runs / "d2-s0") == runs / "d2-s0"  # as it stands
+    assert find_run(runs / "d8-s1") == runs / "d8-s1"  # pending: no folder yet
+    assert find_run(sweep / "d8-s1") == runs / "d8-s1"
+    assert find_run(sweep / "d2") == find_run(runs / "d2") == runs / "d2-s0"
+    assert find_run(sweep / "s1") == runs / "d8-s1"
+    assert find_run(sweep / "ol") == runs / "old"  # on disk, no point any more
+
+
+def test_where_several_runs_or_none_fit_they_are_named(sweep):
+    with pytest.raises(UserError) as caught:
+        find_run(sweep / "d8")
+    assert caught.value.problems[1:] == ("  d8-s0", "  d8-s1")
+    with pytest.raises(UserError, match="no run of .*demo has d9 in its name"):
+        find_run(sweep / "d9")
+    write_points(sweep, [(f"d8-s{i}", i, {"model.depth": 8}) for i in range(9)])
+    with pytest.raises(UserError) as caught:
+        find_run(sweep / "d8")
+    assert len(caught.value.problems) == 7 and caught.value.problems[-1] == "  and 4 more"
+
+
+def test_a_sweep_named_without_its_folder_of_results_is_understood(sweep, monkeypatch):
+    monkeypatch.chdir(sweep.parent.parent)
+    for look in (load, find_run):
+        with pytest.raises(UserError, match="demo: not found; did you mean results/demo[?]"):
+            look("demo")
+    assert str(find_run("nowhere")) == "nowhere"
 
 
 def test_a_half_written_last_line_is_left_out_and_said(sweep):

@@ -39,7 +39,8 @@ def test_the_plan_in_the_terminal_shows_both_depths(tmp_path):
     said = lnexp("plan", "small.yaml", cwd=tmp_path)
     assert said.code == 0
     for depth, std in ((2, "0.01"), (50, "0.002")):
-        table = said.out.split(f"depth {depth}, width 64\n")[-1].split("Initialisation")[0]
+        tables = said.out.split("Initialisation: ")[1:]
+        (table,) = (text for text in tables if f"depth {depth}\n" in text)
         rows = [line.split() for line in table.splitlines() if ".wo " in line or ".w2 " in line]
         assert len(rows) == 2
         assert all(std in row and str(depth) in row for row in rows), rows

@@ -105,13 +105,13 @@ def test_a_config_that_is_not_utf8_is_one_line(tmp_path):
 def test_every_context_that_a_split_cannot_hold_is_listed_before_anything_trains(refused, tmp_path):
     """C3"""
     (tmp_path / "text.txt").write_text("abcdefghij" * 30)
-    lines = refused(TEXT + "sweep:\n  model.context: [16, 64, 29, 256, 300]\n")
+    lines = refused(TEXT + "sweep:\n  model.context: [16, 64, 29, 256, 280]\n")
     assert lines == [
-        f"small.yaml:7: model.context: the {part} part has {size} characters, model.context "
-        f"{context} needs {context + 1}: the largest context that fits is {size - 1}"
+        f"small.yaml:7: model.context: the {part} part of text.txt has {size} characters, "
+        f"model.context {context} needs {context + 1}: the largest context that fits is {size - 1}"
         for part, size, context in (
-            ("validation", 30, 64), ("validation", 30, 256), ("training", 270, 300),
-            ("validation", 30, 300),
+            ("validation", 30, 64), ("validation", 30, 256), ("training", 270, 280),
+            ("validation", 30, 280),
         )
     ]  # fmt: skip
 
@@ -130,7 +130,9 @@ def test_one_letter_is_a_text_that_no_context_fits(refused, tmp_path):
     """C3"""
     (tmp_path / "text.txt").write_text("a")
     (line,) = refused(TEXT, "-s", "data.val_fraction=0", "-s", "model.context=1")
-    assert "the training part has 1 character," in line and line.endswith("none fits")
+    assert "text.txt has 1 letter: too short for model.context 1;" in line and line.endswith(
+        "none fits"
+    )
 
 
 def corpus_of(text: str, val_fraction: float) -> data.Corpus:
@@ -172,9 +174,9 @@ def test_a_text_is_cut_in_two_in_order_and_what_is_not_refused_has_its_windows(
     "fraction, what",
     [
         ("0.001", "0.001 of 500 characters is less than one; write 0 for no validation"),
-        ("0.002", "the validation part has 1 character,"),
-        ("0.03", "the validation part has 15 characters"),
-        ("0.99", "the training part has 5 characters"),
+        ("0.002", "the validation part of text.txt has 1 character,"),
+        ("0.03", "the validation part of text.txt has 15 characters"),
+        ("0.99", "the training part of text.txt has 5 characters"),
         ("1.0", "1.0 does not fit; write a number, at least 0, below 1"),
         ("-0.1", "-0.1 does not fit; write a number, at least 0, below 1"),
     ],

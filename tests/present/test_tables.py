@@ -15,10 +15,9 @@ from lnexp.present.tables import (
     as_csv,
     as_json,
     as_tex,
-    cells_table,
     figure,
     ratio,
-    runs_table,
+    tables,
 )
 from lnexp.rows import LayerRow
 from tests.analysis.folders import curve, step_rows, write_points, write_run
@@ -65,25 +64,28 @@ def shown(table, width):
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
+def sheets(results):
+    """The table of cells and that of runs of the first sweep."""
+    return tables(results).renderables[:2]
+
+
 def words(text):
     return " ".join(text.split())
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 def test_no_line_is_too_wide_and_no_verdict_is_cut(results, width):
-    for table, verdicts in [
-        (runs_table(results), ["learned", "nonfinite", "stalled", "failed", "pending"]),
-        (cells_table(results), ["learned", "nonfinite", "stalled", "failed", "pending"]),
-    ]:
+    verdicts = ["learned", "nonfinite", "stalled", "failed", "pending"]
+    for table in tables(results).renderables:
         text = shown(table, width)
         assert max(map(len, text.splitlines())) <= width
-        assert all(verdict in text for verdict in verdicts)
+        assert not isinstance(table, Sheet) or all(verdict in text for verdict in verdicts)
         assert "…" not in text
 
 
 def test_a_stalled_run_is_printed_with_its_horizon_and_its_cause(results):
-    text = words(shown(runs_table(results), 200))
-    assert "stalled within 200 steps" in text
+    text = words(shown(sheets(results)[1], 200))
+    assert "stalled: within 200 steps." in text and "stalled within" not in text
     assert "vanishing" in text and "3.0e-06" in text
 
 
@@ -92,16 +94,45 @@ def test_the_evidence_of_a_cause_stands_in_the_csv(results):
 
 
 def test_names_in_brackets_are_text_not_markup(results):
-    assert "Where does [bold]Post-LN[/bold] stop?" in words(shown(runs_table(results), 80))
+    assert "Where does [bold]Post-LN[/bold] stop?" in words(shown(tables(results), 80))
 
 
 def test_dropped_run_folders_are_named(results):
-    text = shown(cells_table(results), 80)
-    assert "dropped-one" in text
+    assert "more: 1 folder (dropped-one)" in shown(tables(results), 80)
+
+
+def test_many_dropped_folders_are_counted_below_their_own_sweep(tmp_path):
+    for name in ("one", "two"):
+        write_points(tmp_path / name, [(f"{name}-run", 0, {"model.depth": 1})])
+    for i in range(5):
+        (tmp_path / "one" / "runs" / f"old-{i}").mkdir(parents=True)
+    text = words(shown(tables(load(tmp_path)), 200))
+    assert text.count("Left out") == 1
+    assert "no point of one any more: 5 folders (old-0, old-1, old-2, ...) two" in text
+
+
+def test_cells_come_first_and_question_and_legend_once(results):
+    text = words(shown(tables(results), 80))
+    assert text.count("Where does") == text.count("gap: loss minus") == 1
+    assert text.index("Where does") < text.index("3 of 4" if "3 of 4" in text else "2 of 4")
+    assert text.index("P(failure)") < text.index("demo_50%: each run")
+
+
+def test_at_80_columns_the_name_of_every_run_and_the_ratio_are_there(results):
+    cells, runs = (shown(sheet, 80) for sheet in sheets(results))
+    assert set(results.runs["run"]) <= set(runs.split())
+    assert "first/" in cells and "3.0e-06" in cells
+    assert "first/" in runs and "3.0e-06" in runs
+    assert "No room for: loss" in runs
+
+
+def test_without_a_text_no_h1_is_printed(tmp_path):
+    write_points(tmp_path / "s", [("a", 0, {"model.depth": 1})])
+    assert "H1" not in shown(tables(load(tmp_path)), 200)
 
 
 def test_a_cell_says_how_many_of_its_runs_its_numbers_are_of(results):
-    text = words(shown(cells_table(results), 250))
+    text = words(shown(sheets(results)[0], 250))
     assert "24 post true 3 of 4" not in text  # the failed run did not finish
     assert "24 post true 2 of 4" in text
     assert "1 nonfinite, 1 stalled within 200 steps, 1 failed, 1 pending" in text
@@ -111,8 +142,8 @@ def test_a_cell_says_how_many_of_its_runs_its_numbers_are_of(results):
 
 
 def test_columns_without_room_are_named(results):
-    assert "No room for:" in shown(cells_table(results), 80)
-    assert "No room for:" not in shown(cells_table(results), 200)
+    assert "No room for:" in shown(sheets(results)[0], 80)
+    assert "No room for:" not in shown(sheets(results)[0], 200)
 
 
 def test_json_is_strict_and_tells_nan_from_not_measured(results):
@@ -175,30 +206,29 @@ def test_columns_get_their_longest_word_first_and_never_more_than_the_room():
 
 @pytest.mark.parametrize("width", range(20, 61, 4))
 def test_no_number_breaks_however_narrow_the_terminal(results, width):
-    for table in (runs_table(results), cells_table(results)):
-        text = shown(table, width)
+    for sheet in sheets(results):
+        text = shown(sheet, width)
         assert max(map(len, text.splitlines())) <= width
-        sheet = table.renderables[0]
-        fits = fitting(sheet.columns, width)
+        _, fits = sheet.laid(width)
         columns = fits if needed(fits) <= width else sheet.columns
         numbers = [cell for column in columns if column.number for cell in column.cells]
         assert set(" ".join(numbers).split()) <= set(text.split())
 
 
 def test_where_no_row_fits_every_cell_has_a_line_of_its_own(results):
-    text = words(shown(cells_table(results), 30))
+    text = words(shown(sheets(results)[0], 30))
     assert "depth: 24 placement: post residual: true runs: 2 of 4" in text
     assert "P(failure): 1.00 [0.34,1.00]" in text and "gap range: " in text
     assert "No room for" not in text
 
 
 def test_columns_left_out_are_told_apart_by_name(results):
-    heads = [c.head for sheet in cells_table(results).renderables[:1] for c in sheet.columns]
+    heads = [column.head for column in sheets(results)[0].columns]
     assert len(set(heads)) == len(heads)
-    line = next(x for x in shown(cells_table(results), 80).split(").") if "No room for" in x)
+    line = next(x for x in shown(sheets(results)[0], 60).split(").") if "No room for" in x)
     assert "loss range" in words(line) and "gap range" in words(line)
 
 
 def test_a_question_cannot_act_on_the_terminal(tmp_path):
     write_points(tmp_path / "s", [("a", 0, {"model.depth": 1})], question="red \x1b[31m\u202e")
-    assert r"s: red \x1b[31m\u202e" in shown(runs_table(load(tmp_path)), 80)
+    assert r"s: red \x1b[31m\u202e" in shown(tables(load(tmp_path)), 80)

@@ -1,9 +1,13 @@
 """What a plan refuses and what it says."""
 
-import pytest
+from io import StringIO
 
-from lnexp.commands.plan import plans
+import pytest
+from rich.console import Console
+
+from lnexp.commands.plan import describe, plans
 from lnexp.errors import UserError
+from lnexp.present.plan import print_plan
 from lnexp.runs.plan import make_plan
 from lnexp.sweep import load_sweep
 
@@ -51,3 +55,48 @@ def test_equal_combinations_are_counted_in_words(tmp_path):
     text = TINY + "sweep: {model.eps: [1e-5, 1e-6]}\n"
     sweep = load_sweep(write_config(tmp_path, text), ["model.placement=none"])
     assert "2 combinations are 1 different run for each seed" in sweep.notes
+
+
+def printed(tmp_path, sweep, width=200):
+    plan = describe(make_plan(load_sweep(write_config(tmp_path, TINY + sweep))))
+    console = Console(width=width, file=StringIO(), color_system=None)
+    print_plan(plan, console)
+    return plan, console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_swept_key_that_tells_models_apart_is_a_column(tmp_path):
+    plan, text = printed(tmp_path, "sweep: {model.norm: [layernorm, rmsnorm], train.lr: [1, 2]}\n")
+    assert [m["settings"] for m in plan["models"]] == [
+        {"model.norm": "layernorm"}, {"model.norm": "rmsnorm"},
+    ]  # fmt: skip
+    rows = text.split("Models\n")[1].splitlines()
+    assert rows[0].split()[0] == "norm"
+    assert [row.split()[0] for row in rows[1:3]] == ["layernorm", "rmsnorm"]
+    assert len(set(rows[1:3])) == 2
+
+
+def test_precision_is_shown_where_it_differs(tmp_path):
+    _, text = printed(tmp_path, "sweep: {train.precision: [fp32, fp64]}\n", width=80)
+    rows = text.split("Models\n")[1].splitlines()
+    assert "fp32" in rows[1] + rows[2] and "fp64" in rows[1] + rows[2] + rows[3]
+
+
+def test_models_that_start_alike_share_one_table_and_no_title_twice(tmp_path):
+    _, text = printed(
+        tmp_path,
+        "sweep: {model.depth: [1, 2, 4], train.precision: [fp32, fp64], model.init: [xavier]}\n",
+    )
+    heads = [line for line in text.splitlines() if line.startswith("Initialisation")]
+    assert len(heads) == 1
+    assert "1, 2, 4" in next(line for line in text.splitlines() if ".attn.wo" in line)
+    assert " ".join(text.split()).count("depth 1, 2, 4") == 2  # fp32 and fp64, once each
+
+
+def test_cases_are_printed_as_the_combinations_they_are(tmp_path):
+    cases = "cases:\n  - {model.depth: 1, train.lr: 1}\n  - {model.depth: 2, train.lr: 2}\n"
+    plan, text = printed(tmp_path, cases)
+    assert len(plan["combinations"]) == 2
+    assert "2 combinations, not every value with every other" in text
+    assert "lr 1: depth 1" in text and "lr 2: depth 2" in text
+    _, full = printed(tmp_path, "sweep: {model.depth: [1, 2], train.lr: [1, 2]}\n")
+    assert "combinations" not in full

@@ -1,0 +1,86 @@
+"""The pages, the schema and the shipped configs say what the code does."""
+
+import json
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+import typer
+
+from lnexp.cli import app
+from lnexp.commands.configs import schema
+from lnexp.config import KEYS, Model
+from lnexp.model import init
+from lnexp.settings import INITS, MEANING
+from lnexp.shipped import experiments
+from lnexp.sweep import load_sweep
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_relative_link_and_image_is_there(page):
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.S)
+    links = re.findall(r"\]\(([^)\s]+)[^)]*\)", text)
+    local = [link.split("#")[0] for link in links if not re.match(r"\w+:|#", link)]
+    assert [link for link in local if not (page.parent / link).exists()] == []
+
+
+def test_every_command_in_the_readme_exists():
+    code = re.findall(r"```.*?```|`[^`\n]*`", PAGES[0].read_text(encoding="utf-8"), flags=re.S)
+    named = {word for piece in code for word in re.findall(r"\blnexp ([a-z]\w*)", piece)}
+    assert {"run", "plan", "show"} <= named
+    assert named - set(COMMANDS) == set()
+
+
+@pytest.mark.parametrize(("name", "path"), experiments().items(), ids=list(experiments()))
+def test_a_shipped_config_reads_and_opens_with_question_command_and_minutes(name, path):
+    opening = re.match(r"(#.*\n)+", path.read_text(encoding="utf-8"))
+    assert opening, "no comment at the top"
+    assert opening[0].split("\n")[0].endswith("?")
+    assert re.search(rf"#\s+lnexp run {re.escape(name)}\b", opening[0])
+    assert re.search(r"\b(\d+|one|two|three|four|five|half a) minutes?\b", opening[0])
+    assert load_sweep(path).points
+
+
+def test_the_page_of_settings_is_what_the_settings_say_now():
+    """When it is not: python scripts/settings.py"""
+    page = runpy.run_path(str(ROOT / "scripts" / "settings.py"))["page"]()
+    assert (ROOT / "docs" / "settings.md").read_text(encoding="utf-8") == page
+
+
+def test_every_key_has_a_meaning_of_one_line():
+    assert list(MEANING) == list(KEYS)
+    assert all(0 < len(said) < 170 and "\n" not in said for said in MEANING.values())
+
+
+@pytest.mark.parametrize("name", INITS)
+def test_the_page_gives_the_formula_that_an_init_draws_from(name):
+    """Each formula, evaluated, is the scale of the draw."""
+    fan_in, fan_out, depth = 48, 80, 9
+    known = {"fan_in": fan_in, "fan_out": fan_out, "N": depth, "sqrt": lambda x: x**0.5}
+    said = INITS[name].split(";")[0].replace("2N", "2 * N")
+    formula = re.search(r"N\(0, (.*)\)$|\+-(.*?),", re.sub(r" \([A-Z].*", "", said))
+    assert formula
+    weight = init.Weight("blocks.0.attn.wq", "matrix", None, fan_in, fan_out)  # type: ignore
+    scale = init.INITS[name](weight, Model(depth=depth)).scale
+    assert scale == pytest.approx(eval(formula[1] or formula[2], known))
+    assert set(INITS) == set(init.INITS)
+
+
+def test_the_schema_is_strict_json_and_explains_every_key():
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    whole = json.loads(schema(), parse_constant=refuse)
+    said = {
+        f"{section.lower()}.{leaf}": field["description"]
+        for section, model in whole["$defs"].items()
+        for leaf, field in model["properties"].items()
+    }
+    assert list(said) != [] and set(said) == set(KEYS)
+    assert all(said[key].startswith(MEANING[key]) for key in KEYS)
+    assert said["train.clip"].endswith("default .inf: no limit")
