@@ -42,7 +42,9 @@ def _sheets(sweep: str, results: Sequence[ClaimResult]) -> list[Sheet]:
             Column("outcome", [_outcome(result) for result in results], wraps=True),
             Column("in", [result.text for result in results], wraps=True),
             Column("stated", [result.stated for result in results], rank=2, wraps=True),
-            Column("says", [_line(result.says) for result in results], rank=1, wraps=True, readable=24),
+            Column(
+                "says", [_line(result.says) for result in results], rank=1, wraps=True, readable=24
+            ),
             Column("source", [_line(result.source) for result in results], rank=3, wraps=True),
         ],
         [tally(results), LEGEND],
