@@ -249,7 +249,7 @@ def _rounding(autopsy: Autopsy, depth: int) -> str:
     # The backward pass begins here: no block came before it.
     inside = "here" if block is None else "inside this block"
     return (
-        f"{fits} {inside}, multiplied by keys or activations of size "
+        f"{fits} {inside}, multiplied by numbers of size "
         f"{_told(largest_input(origin))}, not the gradient itself."
     )
 

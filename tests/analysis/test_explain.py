@@ -483,7 +483,7 @@ def fused(layer, high=3e14, **more):
 def test_in_the_last_block_nothing_was_carried_there(sweep):
     first, last = (sweep.failed(autopsy(fused(i))).origin for i in (0, DEPTH - 1))
     assert any("rounding, carried from block to block" in line for line in first)
-    words = "rounding inside this block, multiplied by keys or activations of size 3e+14"
+    words = "rounding inside this block, multiplied by numbers of size 3e+14"
     assert any(words in line for line in last)
     assert not any("carried" in line for line in last)
 
