@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from lnexp.config import KEYS
+from lnexp.labrows import TABLES
 from lnexp.rows import LayerRow, Part, header
 from lnexp.rules import show
 
@@ -93,13 +94,23 @@ class LayerMetric(Spec):
 class LabMetric(Spec):
     """A column of lab/<file>.csv, in the row of the run (and of the values under `at`)."""
 
-    file: Annotated[str, Field(pattern=r"^[\w.-]+$")]
+    file: str
     column: str
     at: dict[str, Any] = Field(default_factory=dict)
 
     def __str__(self) -> str:
         at = "".join(f", {key} {value}" for key, value in self.at.items())
         return f"{self.column} of lab/{self.file}.csv{at}"
+
+    @model_validator(mode="after")
+    def known(self) -> "LabMetric":
+        if self.file not in TABLES:
+            raise Misspelt(self.file, tuple(TABLES), "table of lab/")
+        columns = header(TABLES[self.file])
+        for name in (self.column, *self.at):
+            if name not in columns:
+                raise Misspelt(name, columns[1:], f"column of lab/{self.file}.csv")
+        return self
 
 
 class Misspelt(ValueError):
@@ -266,3 +277,9 @@ class Claim(Spec):
     source: str = ""
     where: dict[Key, tuple[Any, ...]] = Field(default_factory=dict)  # each its possible values
     expect: Expect
+
+
+def lab_tables(claims: Sequence[Claim]) -> list[str]:
+    """The tables of lab/ that these claims read."""
+    metrics = (getattr(claim.expect, claim.expect.leads) for claim in claims)
+    return list(dict.fromkeys(m.file for m in metrics if isinstance(m, LabMetric)))

@@ -65,14 +65,39 @@ def run(
         str, typer.Option("-j", "--jobs", metavar="N|auto", help="Runs at a time (auto: cores).")
     ] = "auto",
     force: Annotated[bool, typer.Option("--force", help="Train again what is finished.")] = False,
+    retry: Annotated[
+        str,
+        typer.Option(
+            metavar="failed|interrupted|all",
+            help="Of what is not finished, train the runs that failed, those that were "
+            "interrupted, or all, also those that never began.",
+        ),
+    ] = "all",
+    fail_fast: Annotated[
+        bool, typer.Option("--fail-fast", help="End the sweep when the first run fails.")
+    ] = False,
+    extend: Annotated[
+        str,
+        typer.Option(
+            metavar="VERDICTS",
+            help="Go on with the finished runs of these verdicts alone: too_short,plateau.",
+        ),
+    ] = "",
+    steps: Annotated[
+        str,
+        typer.Option(metavar="2x|N", help="With --extend: times the steps done, or steps in all."),
+    ] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would train.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Exit 1 if a claim is refuted.")] = False,
 ) -> None:
     """Train every point of a sweep; what is finished is skipped."""
     from .commands import run as command
+    from .commands.choose import Choice
     from .commands.jobs import workers
 
-    raise typer.Exit(command.run(config, out, set_ or [], workers(jobs), force, dry_run, check))
+    choice = Choice(force, retry, extend, steps)
+    words = (config, out, set_ or [], workers(jobs), choice)
+    raise typer.Exit(command.run(*words, dry_run, check, fail_fast))
 
 
 @app.command()

@@ -18,14 +18,15 @@ from .runs.rundir import Status, last_row
 class Progress(Watcher):
     """Reads how far each run is from its steps.csv, so that it works across processes."""
 
-    def __init__(self, folder: Path, total: int, todo: int, jobs: int, steps: dict[str, int]):
-        self.folder, self.steps, self.jobs = folder, steps, min(jobs, todo)
+    def __init__(self, folder: Path, total: int, todo: Sequence[PlannedRun], jobs: int):
+        self.folder, self.jobs = folder, min(jobs, len(todo))
+        self.steps = {run.name: run.config.train.steps for run in todo}
         self.shown = sys.stderr.isatty()
         # A terminal that does not tell its size has 80 x 24, not the 0 x 0 that it says.
         width, height = get_terminal_size()
         self.bar = tqdm(
             total=total,
-            initial=total - todo,
+            initial=total - len(todo),
             desc="runs",
             unit="run",
             disable=not self.shown,
@@ -59,6 +60,13 @@ class Progress(Watcher):
         if status.status == "failed":
             self.bar.clear()
             say(f"failed: {run.name}: {status.error}")  # when it happens, terminal or not
+        elif status.error:
+            self.bar.clear()
+            say(f"{status.status}: {run.name}: {status.error}")
+
+    def stopping(self) -> None:
+        self.bar.clear()
+        say("stopping: each run ends its step and keeps a snapshot; Ctrl-C again ends at once")
 
     def __enter__(self) -> Self:
         return self

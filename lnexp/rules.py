@@ -29,6 +29,7 @@ class Clash:
 
 
 WITHOUT_NORM = ("none", "rezero", "tfixup")
+NOT_CAUSAL = ("batchnorm",)  # a later token changes what an earlier one becomes
 WITHOUT_SKIP = ("pre", "post", "none", "sandwich", "output")  # may drop it
 
 CLASHES = (
@@ -104,7 +105,6 @@ def clashes(grid: list[Settings], unclear: Iterable[str]) -> Iterable[tuple[Clas
 AVAILABLE: dict[str, tuple[Any, ...]] = {
     "train.compile": (False,),
     "train.checkpointing": ("auto", False),
-    "train.max_seconds": (inf,),
 }
 
 
@@ -206,6 +206,15 @@ def idle_notes(grid: list[Settings]) -> list[str]:
         if std == EMBED_STD[init]:
             notes[f"model.init {init}: model.embed_std {show(std)} is what auto stands for"] = None
     return list(notes)
+
+
+def caveats(norms: Iterable[Any]) -> list[str]:
+    """What runs with these norms must be labelled with."""
+    return [
+        f"{norm} is not causal: in training a prediction has seen later letters of its batch."
+        for norm in dict.fromkeys(norm for norm in norms if isinstance(norm, str))
+        if norm in NOT_CAUSAL
+    ]
 
 
 def show(value: Any) -> str:

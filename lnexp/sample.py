@@ -3,21 +3,15 @@
 Shapes: B batch (1), T time, V vocabulary.
 """
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
-from .config import RunConfig
 from .errors import UserError
 from .model.gpt import GPT
-from .runs import checkpoint
-from .runs.rundir import read_status
-from .yamlfile import read
+from .runs.trained import load_trained
 
 
 @dataclass(frozen=True)
@@ -75,48 +69,5 @@ def next_letter(logits_V: Tensor, temperature: float, generator: torch.Generator
 
 def load_sampler(folder: Path) -> Sampler:
     """The model of a run folder. Raises UserError where there is none to sample from."""
-    if not (folder / "config.yaml").is_file():
-        raise UserError(f"{folder} is no run folder (results/<sweep>/runs/<run>)")
-    status = read_status(folder)
-    if status is None or status.status != "finished":
-        state = "not over" if status is None else status.status
-        raise UserError(f"{folder.name} is {state}: only a finished run can be sampled")
-    try:
-        config = RunConfig.model_validate(read(folder / "config.yaml").value)
-    except ValidationError:
-        raise UserError(f"{folder / 'config.yaml'} is not the config of a run") from None
-    saved = checkpoint.read(folder)
-    if saved is not None and not isinstance(saved.get("model"), Mapping):
-        raise UserError(f"{folder.name}: its checkpoint holds no weights")
-    if saved is None:
-        why = (
-            f"a value was not finite at step {status.first_bad_step}, before the first snapshot"
-            if status.first_bad_step is not None
-            else "measure.keep was none"
-        )
-        raise UserError(f"{folder.name} has no checkpoint: {why}")
-    vocabulary = _vocabulary(folder / "env.json")
-    size = len(saved["model"]["head.weight"])
-    if size != len(vocabulary):
-        raise UserError(
-            f"{folder.name}: the checkpoint has {size} letters, its vocabulary {len(vocabulary)}; "
-            "they do not belong together"
-        )
-    model = GPT(config.model, len(vocabulary))
-    try:
-        model.load_state_dict(saved["model"])
-    except RuntimeError:
-        raise UserError(
-            f"{folder.name}: the checkpoint's weights are not those of its config.yaml"
-        ) from None
-    return Sampler(model.float().eval(), vocabulary, config.model.context)
-
-
-def _vocabulary(path: Path) -> str:
-    try:
-        letters = json.loads(path.read_text(encoding="utf-8"))["vocabulary"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        letters = None
-    if not isinstance(letters, str) or not letters:
-        raise UserError(f"{path} is missing or damaged: it holds the run's letters")
-    return letters
+    trained = load_trained(folder)
+    return Sampler(trained.model.float(), trained.vocabulary, trained.config.model.context)

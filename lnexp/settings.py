@@ -56,7 +56,8 @@ MEANING = {
     "train.flush_denormal": "the CPU sets denormal numbers (below 1e-38 in fp32) to 0",
     "train.compile": "torch.compile",
     "train.checkpointing": "recompute activations in backward to save memory",
-    "train.max_seconds": "time limit of one run, in seconds",
+    "train.max_seconds": "a run stops after the step in which its training reaches this time, with "
+    "status interrupted; a larger limit goes on. Changes no row, so no run id",
     "train.on_nonfinite": "at a loss or gradient that is NaN or Inf; continue: without that update",
     "measure.level": "light: losses, gradients, weights, updates; full: the forward pass too; "
     "off: the training loss alone",

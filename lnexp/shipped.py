@@ -2,6 +2,7 @@
 
 import os
 import re
+from difflib import get_close_matches
 from pathlib import Path
 from shlex import quote
 
@@ -19,10 +20,25 @@ def folder() -> Path:
 def experiments() -> dict[str, Path]:
     """Name (its path below configs/, without .yaml) -> file."""
     root = folder()
-    return {
-        path.relative_to(root).with_suffix("").as_posix(): path
-        for path in sorted(root.rglob("*.yaml"))
+    found = {
+        path.relative_to(root).with_suffix("").as_posix(): path for path in root.rglob("*.yaml")
     }
+    return dict(sorted(found.items(), key=lambda item: _natural(item[0])))
+
+
+def _natural(name: str) -> list[tuple[bool, int, str]]:
+    """L3 before L10; an experiment at the top before those in folders."""
+    parts = re.split(r"(\d+)", ("" if "/" not in name else "~") + name)
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
+
+
+def unknown(name: str) -> str:
+    """'; did you mean lessons/L3?', or how to list what there is."""
+    known = experiments()
+    near = get_close_matches(name, known, n=1) or [
+        full for full in known if full.rpartition("/")[2].casefold() == name.casefold()
+    ]
+    return f"; did you mean {near[0]}?" if near else "; lnexp configs lists them"
 
 
 def question(path: Path) -> str:
@@ -37,6 +53,8 @@ def find(words: list[str]) -> list[Path]:
     problems: list[str] = []
     for word in words:
         path, known, shown = Path(word), experiments(), short(word, LONGEST)
+        name = word.removesuffix(".yaml").removeprefix("configs/")
+        below = [file for key, file in known.items() if key.startswith(f"{name.rstrip('/')}/")]
         if not word.strip():  # `lnexp run $CONFIG` with nothing in it; Path("") is this folder
             problems.append('"" names no config; write a file, a folder or an experiment')
         elif os.path.isdir(path):  # unlike Path.is_dir, False for a name too long
@@ -46,15 +64,15 @@ def find(words: list[str]) -> list[Path]:
             found += inside
         elif os.path.exists(path):
             found.append(path)
-        elif word.removesuffix(".yaml").removeprefix("configs/") in known:
-            found.append(known[word.removesuffix(".yaml").removeprefix("configs/")])
+        elif name in known:
+            found.append(known[name])
+        elif below:  # a folder of shipped experiments
+            found += below
         elif re.match(r"[\w.]+=", word):
             problems.append(f"{shown}: a setting needs -s before it: -s {quote(shown)}")
         else:
-            problems.append(
-                f"{shown}: no such file or folder, and no shipped experiment of that name; "
-                f"shipped: {', '.join(known) or 'none'}"
-            )
+            why = "no such file or folder, and no shipped experiment of that name"
+            problems.append(f"{shown}: {why}{unknown(name)}")
     if problems:
         raise refusal(problems, "configs")
     return list(dict.fromkeys(found))

@@ -10,13 +10,24 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from lnexp.claimspec import Claim
+from lnexp.claimspec import Claim, lab_tables
 from lnexp.config import RunConfig, resolved_embed_std
 from lnexp.draft import Draft
+from lnexp.labrows import excluded
 from lnexp.lines import amount, one_line, refusal
 from lnexp.naming import NOT_IDENTITY
 from lnexp.overrides import Sheet
-from lnexp.rules import DEFAULTS, Settings, build, canonical, clashes, hashable, idle_notes, show
+from lnexp.rules import (
+    DEFAULTS,
+    Settings,
+    build,
+    canonical,
+    caveats,
+    clashes,
+    hashable,
+    idle_notes,
+    show,
+)
 from lnexp.yamldump import dump
 from lnexp.yamlfile import read
 
@@ -43,6 +54,11 @@ class Sweep:
     claims: list[Claim]
     places: dict[str, str] = field(repr=False)
 
+    @property
+    def lab(self) -> list[str]:
+        """The tables of lab/ that its claims read: measured after training."""
+        return lab_tables(self.claims)
+
     def line(self, key: str) -> str:
         """Where a dotted key is set: 'file.yaml:4' or '-s model.depth=4'."""
         return self.places.get(key, str(self.path))
@@ -61,6 +77,7 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     distinct = _distinct(grid)
     points = list(_points(distinct, axes, draft.seeds))
     notes = draft.notes + idle_notes(grid) + _unrecorded_notes(grid)
+    notes += caveats(point["model.norm"] for point in distinct)
     if len(distinct) < len(grid):
         different = amount(len(distinct), "different run")
         notes.append(f"{len(grid)} combinations are {different} for each seed")
@@ -106,6 +123,8 @@ def _clashes(draft: Draft, grid: list[Settings], path: Path) -> list[str]:
     for rule, problem in clashes(grid, draft.unclear):
         places = [draft.places[key] for key in rule.keys if key in draft.places]
         problems.append(f"{places[0] if places else path}: {problem}")
+    for key, problem in excluded(lab_tables(draft.claims), grid):
+        problems.append(f"{draft.places.get(key, path)}: {key}: {problem}")
     return problems + _shared_steps(draft, grid)
 
 

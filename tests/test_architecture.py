@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "lnexp"
 OPEN = {
     "errors", "lines", "console", "files", "rows", "yamlfile", "yamlwords", "yamldump", "config",
     "settings", "complaints", "foreign", "rules", "naming", "overrides", "draft", "sweep", "seeds",
-    "shipped", "claimspec", "claimparse", "claimlog", "__version__",
+    "shipped", "claimspec", "claimparse", "claimlog", "labrows", "ends", "__version__",
 }  # fmt: skip
 ALLOWED = {
     "markov": set(),
@@ -23,13 +23,14 @@ ALLOWED = {
     "train": OPEN | {"data", "model", "measure"},
     "runs": OPEN | {"data", "model", "measure", "train"},
     "sample": OPEN | {"model", "runs"},
+    "lab": OPEN | {"data", "model", "measure", "train", "runs"},
     "analysis": OPEN,
     "present": OPEN | {"analysis"},
     "progress": OPEN | {"runs"},
-    "commands": OPEN | {"data", "model", "train", "runs", "analysis", "present", "progress"},
+    "commands": OPEN | {"data", "model", "train", "runs", "lab", "analysis", "present", "progress"},
     "cli": OPEN | {"commands", "sample"},
 }
-WRITING = {"data", "markov", "model", "measure", "train", "runs", "sample", "progress"}
+WRITING = {"data", "markov", "model", "measure", "train", "runs", "lab", "sample", "progress"}
 READING = {"analysis", "present"}
 
 

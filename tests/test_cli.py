@@ -33,7 +33,10 @@ def test_the_commands_and_their_options_are_these():
         for name, command in commands.items()
     }
     assert options == {
-        "run": ["--check", "--dry-run", "--force", "--jobs", "--out", "--set", "-j", "-o", "-s"],
+        "run": [
+            "--check", "--dry-run", "--extend", "--fail-fast", "--force", "--jobs", "--out",
+            "--retry", "--set", "--steps", "-j", "-o", "-s",
+        ],
         "plan": ["--json", "--set", "-s"],
         "plot": ["--by", "--format", "--steps", "--style"],
         "show": ["--claims", "--csv", "--json", "--tex"],
@@ -43,7 +46,7 @@ def test_the_commands_and_their_options_are_these():
         "configs": [],
         "schema": [],
         "doctor": ["--json"],
-    }
+    }  # fmt: skip
 
 
 def test_a_run_ends_with_a_verdict_for_every_run_and_cell(trained):

@@ -356,7 +356,6 @@ def test_a_fixed_loss_scale_is_adams_to_absorb(wrong):
     [
         ("train.compile: true", "true is not available yet; this version has false"),
         ("train.checkpointing: true", "true is not available yet; this version has auto, false"),
-        ("train.max_seconds: 60", "60 is not available yet; this version has .inf"),
     ],
 )  # fmt: skip
 def test_what_comes_later_says_not_yet(wrong, setting, says):

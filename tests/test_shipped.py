@@ -32,6 +32,28 @@ def test_a_word_that_no_file_system_takes_is_one_short_line(word):
     assert "no such file or folder" in line and len(line) < 700
 
 
+def test_a_folder_of_shipped_experiments_is_named_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = [path.stem for path in find(["lessons"])]
+    assert find(["configs/lessons/"]) == find(["lessons"])
+    assert names.index("L3") < names.index("L10")
+    assert [path.name for path in find(["lessons/L3", "configs/lessons/L3.yaml"])] == ["L3.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("quikstart", "did you mean quickstart?"),
+        ("l3", "did you mean lessons/L3?"),
+        ("xyzzy", "lnexp configs lists them"),
+    ],
+)
+def test_a_misspelt_experiment_is_told_the_nearest(word, said):
+    with pytest.raises(UserError) as caught:
+        find([word])
+    assert caught.value.problems[0].endswith(said)
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
     from lnexp.yamlfile import read

@@ -1,12 +1,14 @@
 """Statistics, each in one place and each tested against a naive computation."""
 
 from dataclasses import dataclass
-from math import ceil, inf, nan, sqrt
+from math import inf, nan, sqrt
 from statistics import NormalDist
 
 import numpy as np
 import pandas as pd
 from numpy.lib.stride_tricks import sliding_window_view
+
+from lnexp.ends import end_window
 
 # 1.4826 x MAD estimates the standard deviation of a normal variable.
 MAD_TO_SIGMA = 1.4826
@@ -54,11 +56,6 @@ def median(values: np.ndarray) -> float | None:
         return float(low)
     with np.errstate(invalid="ignore"):  # the mean of -inf and inf is NaN, and may be
         return float(low / 2 + high / 2)  # their sum may be beyond the largest float
-
-
-def end_window(count: int) -> int:
-    """How many steps End is the median of: the last 10 %, at least 10, or what there is."""
-    return min(count, max(10, ceil(count / 10)))
 
 
 def end_value(values: np.ndarray) -> float | None:

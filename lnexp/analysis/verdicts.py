@@ -20,7 +20,6 @@ from lnexp.analysis.origin import find_origin
 from lnexp.analysis.readings import Gradients, Movement, Underflow, growth
 from lnexp.analysis.statistics import (
     end_value,
-    end_window,
     median,
     running_median,
     slope,
@@ -28,6 +27,7 @@ from lnexp.analysis.statistics import (
     spikes,
 )
 from lnexp.analysis.table import column, numbers
+from lnexp.ends import end_window
 
 # The thresholds of verdicts; those of causes are at the top of causes.py, the spike rule's in
 # statistics.spikes.

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..errors import UserError
-from ..shipped import experiments, question
+from ..shipped import experiments, question, unknown
 
 
 def configs(name: str | None) -> None:
@@ -23,7 +23,7 @@ def configs(name: str | None) -> None:
         Console().print(table)
         return
     if name not in known:
-        raise UserError(f"{name}: no shipped experiment of that name; shipped: {', '.join(known)}")
+        raise UserError(f"{name}: no shipped experiment of that name{unknown(name)}")
     target = Path(known[name].name)
     if target.exists():
         raise UserError(f"{target} exists already and is left as it is; remove or rename it first")

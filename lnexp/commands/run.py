@@ -8,12 +8,14 @@ from pathlib import Path
 from ..claimlog import record_claims
 from ..console import say
 from ..errors import UserError
+from ..lab.measure import measure
 from ..lines import amount
 from ..progress import Progress
 from ..runs.execute import is_done, locked, run_plan
-from ..runs.interrupt import interruptible
-from ..runs.plan import Plan
+from ..runs.interrupt import Interruption, interruptible
+from ..runs.plan import Plan, PlannedRun
 from ..runs.rundir import Status, read_status
+from .choose import Choice
 from .plan import plans
 
 INTERRUPTED = 130
@@ -24,30 +26,38 @@ def run(
     out: Path,
     overrides: Sequence[str],
     jobs: int,
-    force: bool,
+    choice: Choice,
     dry_run: bool,
     check: bool,
+    fail_fast: bool,
 ) -> int:
     """Exit code: 0 done, 1 a run failed to execute or --check found a claim refuted, 130
     interrupted."""
+    choice.check()
     made = plans(configs, overrides)
-    todo = {plan.sweep.name: _todo(plan, out, force) for plan in made}
+    todo = {plan.sweep.name: choice.of(plan, out) for plan in made}
     for plan in made:
-        _announce(plan, out, todo[plan.sweep.name], force)
+        _announce(plan, out, todo[plan.sweep.name], choice)
     if dry_run:
-        for name in (name for names in todo.values() for name in names):
-            print(name)
+        for run in (run for runs in todo.values() for run in runs):
+            print(run.name)
         return 0
-    failed: list[str] = []
+    failed, unmeasured = list[str](), list[str]()
     try:
-        with interruptible(), ExitStack() as locks:
+        with interruptible() as interruption, ExitStack() as locks:
             for plan in made:  # all of them before run 1
                 locks.enter_context(locked(plan.folder(out)))
                 if plan.sweep.claims:
                     record_claims(plan.folder(out), plan.sweep.claims, datetime.now())
-            for plan in made:
-                statuses = _train(plan, out, todo[plan.sweep.name], jobs, force)
+            for at, plan in enumerate(made):
+                work = todo[plan.sweep.name]
+                statuses = _train(plan, out, work, jobs, choice.force, fail_fast, interruption)
                 failed += [name for name, s in statuses.items() if s.status == "failed"]
+                if failed and fail_fast:
+                    made = made[: at + 1]
+                    say("--fail-fast: a run failed, so the sweep ends here")
+                    break
+                unmeasured += measure(plan, out, jobs, statuses)
     except KeyboardInterrupt:
         say("interrupted: what is finished is kept; the same command goes on")
         return INTERRUPTED
@@ -57,15 +67,10 @@ def run(
     if failed:
         count = amount(len(failed), "run")
         say(f"{count} failed; error.txt in each folder says why: {', '.join(failed)}")
-    return 1 if failed or (wrong and check) else 0
+    return 1 if failed or unmeasured or (wrong and check) else 0
 
 
-def _todo(plan: Plan, out: Path, force: bool) -> list[str]:
-    runs = plan.folder(out) / "runs"
-    return [run.name for run in plan.runs if force or not is_done(run, runs / run.name)]
-
-
-def _announce(plan: Plan, out: Path, todo: list[str], force: bool) -> None:
+def _announce(plan: Plan, out: Path, todo: list[PlannedRun], choice: Choice) -> None:
     for note in plan.notes:
         say(f"note: {note}")
     runs = plan.folder(out) / "runs"
@@ -77,31 +82,54 @@ def _announce(plan: Plan, out: Path, todo: list[str], force: bool) -> None:
             f"note: {count} on disk, no longer in this config, stay as they are: "
             + ", ".join(dropped)
         )
-    finished = [run for run in plan.runs if is_done(run, runs / run.name)]
-    if force and finished:
-        say(f"note: --force trains {amount(len(finished), 'finished run')} again, from step 0")
-    longer = [
-        status.steps_done
-        for run in finished
-        if run.name not in todo
-        and (status := read_status(runs / run.name)) is not None
-        and status.steps_done > run.config.train.steps
-    ]
+    chosen = {run.name for run in todo}
+    done = {
+        run.name: status
+        for run in plan.runs
+        if is_done(run, runs / run.name) and (status := read_status(runs / run.name))
+    }
+    again = len(done.keys() & chosen)
+    if choice.force and again:
+        say(f"note: --force trains {amount(again, 'finished run')} again, from step 0")
+    kept = {name: status for name, status in done.items() if name not in chosen}
+    timed = [name for name, status in kept.items() if status.status == "interrupted"]
+    if timed:
+        say(
+            f"note: {amount(len(timed), 'run')} used up train.max_seconds before the last step; a "
+            "larger one goes on"
+        )
+    steps = {run.name: run.config.train.steps for run in plan.runs}
+    longer = [s.steps_done for name, s in kept.items() if s.steps_done > steps[name]]
     if longer:
         say(
             f"note: {amount(len(longer), 'run')} went further than the steps asked for, up to step "
             f"{max(longer)}: tables and verdicts are of all their steps (-s name=... starts apart)"
         )
-    done = len(plan.runs) - len(todo)
-    say(
-        f"{plan.sweep.name}: {amount(len(plan.runs), 'run')}, {done} finished, {len(todo)} to train"
-    )
+    what = f"{len(todo)} to extend" if choice.extend else f"{len(todo)} to train"
+    finished = len(kept) - len(timed)
+    say(f"{plan.sweep.name}: {amount(len(plan.runs), 'run')}, {finished} finished, {what}")
 
 
-def _train(plan: Plan, out: Path, todo: list[str], jobs: int, force: bool) -> dict[str, Status]:
-    steps = {run.name: run.config.train.steps for run in plan.runs}
-    with Progress(plan.folder(out), len(plan.runs), len(todo), jobs, steps) as progress:
-        return run_plan(plan, out, jobs=jobs, force=force, watcher=progress)
+def _train(
+    plan: Plan,
+    out: Path,
+    todo: list[PlannedRun],
+    jobs: int,
+    force: bool,
+    fail_fast: bool,
+    interruption: Interruption,
+) -> dict[str, Status]:
+    with Progress(plan.folder(out), len(plan.runs), todo, jobs) as progress:
+        return run_plan(
+            plan,
+            out,
+            jobs=jobs,
+            todo=todo,
+            force=force,
+            fail_fast=fail_fast,
+            watcher=progress,
+            interruption=interruption,
+        )
 
 
 def _judge(plan: Plan, out: Path) -> list[str]:

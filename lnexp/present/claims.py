@@ -9,7 +9,7 @@ from rich.console import Group
 
 from lnexp.analysis.claims import CellResult, ClaimResult, tally
 from lnexp.lines import one_line
-from lnexp.present.grid import value_text
+from lnexp.present.grid import setting_text, value_text
 from lnexp.present.sheet import Column, Sheet
 
 LEGEND = (
@@ -80,7 +80,7 @@ def _outcome(result: ClaimResult) -> str:
 
 
 def _cell_text(cell: CellResult) -> str:
-    named = (f"{key} {value_text(value)}" for key, value in cell.settings.items())
+    named = (setting_text(key, value_text(value)) for key, value in cell.settings.items())
     return ", ".join(named) or "all"
 
 

@@ -15,6 +15,7 @@ from lnexp.analysis.case import Case
 from lnexp.analysis.explain import Explanation
 from lnexp.analysis.remedies import Suggestion
 from lnexp.present.grid import value_text
+from lnexp.rules import caveats
 
 SCHEMA = 1
 
@@ -31,7 +32,7 @@ def in_words(explanation: Explanation) -> Group:
         ],
         "Worth trying": _suggestions(explanation.suggestions),
         "Not known": explanation.unknown,
-        "Notes": case.notes,
+        "Notes": [*caveats([case.settings.get("model.norm")]), *case.notes],
     }
     for title, lines in sections.items():
         if lines:

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lnexp.errors import UserError
-from lnexp.present import over_grid, over_time
+from lnexp.present import over_grid, over_time, survival
 from lnexp.present.grid import find_axis
 from lnexp.present.page import UNDATED, house_style, save
 from lnexp.present.subject import Sweep
@@ -21,6 +21,7 @@ PICTURES: dict[str, Callable[[Sweep], Figure]] = {
     "gradient_ratio": over_grid.gradient_ratio,
     "end_gap": over_grid.end_gap,
     "verdicts": over_grid.verdicts,
+    "survival": survival.picture,
 }
 
 

@@ -7,10 +7,12 @@ from functools import cached_property
 import pandas as pd
 from matplotlib.figure import Figure
 
+from lnexp.analysis.table import column
 from lnexp.present import frames
 from lnexp.present.grid import Look, choose_look, common_settings, dress, varying
 from lnexp.present.page import frame_words, page
 from lnexp.present.style import say
+from lnexp.rules import caveats
 
 FACETS = 8  # panels one below the other
 
@@ -44,9 +46,8 @@ class Sweep:
         return dress(self.runs, Look(facets=tuple(ordered)))
 
     def title(self, fig: Figure, what: str, *caption: str) -> Figure:
-        frame_words(
-            fig, f"{self.name}: {what}", common_settings(self.runs), " ".join(filter(None, caption))
-        )
+        words = " ".join(filter(None, (*caption, *caveats(column(self.runs, "model.norm")))))
+        frame_words(fig, f"{self.name}: {what}", common_settings(self.runs), words)
         return fig
 
 

@@ -17,6 +17,7 @@ from lnexp.lines import amount, one_line
 from lnexp.present.grid import short_key, value_text
 from lnexp.present.sheet import Column, Sheet
 from lnexp.rows import line
+from lnexp.rules import caveats
 
 LEGEND = (
     "loss, gap: medians of the last 10 % of a run's steps (nats), and of those over a cell's runs; "
@@ -97,7 +98,8 @@ def _runs_sheet(runs: pd.DataFrame, axes: Sequence[str], title: str) -> Sheet:
         Column("cause", list(column(runs, "cause")), rank=5, wraps=True),
         Column("run", list(column(runs, "run")), rank=1),
     ]
-    return _sheet(title, _axis_columns(runs, axes), columns, [*_horizons(words, steps), LEGEND])
+    below = [*_horizons(words, steps), *caveats(column(runs, "model.norm")), LEGEND]
+    return _sheet(title, _axis_columns(runs, axes), columns, below)
 
 
 def _horizons(words: Sequence[str], steps: Sequence[Any]) -> list[str]:

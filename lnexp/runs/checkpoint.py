@@ -1,7 +1,6 @@
 """checkpoint.pt: written whole or not at all; a run goes on from it bit for bit."""
 
 import io
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from ..config import RunConfig
 from ..errors import UserError
 from ..naming import NOT_IDENTITY
 from ..train.state import State
+from .rundir import write_atomically
 
 NAME = "checkpoint.pt"
 SCHEMA = 1
@@ -100,8 +100,6 @@ def cut_to_weights(folder: Path) -> None:
 
 
 def _write(folder: Path, content: dict[str, Any]) -> None:
-    draft = folder / (NAME + ".tmp")
     buffer = io.BytesIO()  # torch's own writer says nothing of a full disk
     torch.save(content, buffer)
-    draft.write_bytes(buffer.getbuffer())
-    os.replace(draft, folder / NAME)
+    write_atomically(folder / NAME, buffer.getbuffer())

@@ -8,13 +8,16 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from datetime import datetime
+from math import inf
 from multiprocessing import get_context
 from pathlib import Path
+from time import monotonic
 from traceback import format_exc
+from typing import Any
 
 from filelock import FileLock, Timeout
 from pebble import ProcessExpired, ProcessPool
@@ -22,22 +25,29 @@ from pebble import ProcessExpired, ProcessPool
 from ..errors import UserError
 from ..model.check import step_flops
 from ..sweep import dump
-from .interrupt import deaf_children, end_with_parent
+from .interrupt import SIGNALS, Interruption, deaf_children
 from .plan import Plan, PlannedRun
 from .rundir import Status, last_row, read_status, strict_json, write_atomically
+from .stop import Lines, listen
 from .worker import record_failure, train_run
 
 POLL_SECONDS = 0.2
+GRACE_SECONDS = 8.0  # to reach a step boundary and to write a snapshot; a slower run is killed
 
 
 def is_done(run: PlannedRun, folder: Path) -> bool:
-    """Finished with all its steps, or stopped by a non-finite value, and its rows are there."""
+    """Nothing is left to train, and its rows are there: it has all its steps, or was stopped by a
+    non-finite value or by train.max_seconds."""
     status = read_status(folder)
-    if status is None or status.status != "finished":
+    if status is None or status.status == "failed":
         return False
     last = last_row(folder)
-    whole = last is not None and last.step + 1 == status.steps_done
-    return whole and (status.stopped or status.steps_done >= run.config.train.steps)
+    if last is None or last.step + 1 != status.steps_done:
+        return False
+    enough = status.steps_done >= run.config.train.steps
+    if status.status == "interrupted":
+        return not enough and status.seconds >= run.config.train.max_seconds
+    return enough or status.stopped
 
 
 @contextmanager
@@ -98,45 +108,94 @@ class Watcher:
     def ended(self, run: PlannedRun, status: Status) -> None:
         """Called once a run."""
 
+    def stopping(self) -> None:
+        """Called when the runs in training are asked to leave at their step boundary."""
+
 
 def run_plan(
-    plan: Plan, out: Path, *, jobs: int, force: bool = False, watcher: Watcher | None = None
+    plan: Plan,
+    out: Path,
+    *,
+    jobs: int,
+    todo: Sequence[PlannedRun] | None = None,
+    force: bool = False,
+    fail_fast: bool = False,
+    watcher: Watcher | None = None,
+    interruption: Interruption | None = None,
 ) -> dict[str, Status]:
-    """Train what is not done yet; the caller holds the lock. Statuses of the runs trained now."""
+    """Train `todo`, by default what is not done yet; the caller holds the lock.
+
+    Returns the statuses of the runs trained now. Raises KeyboardInterrupt where `interruption`
+    was asked for, after every run in training has left its rows and a snapshot.
+    """
     folder = plan.folder(out)
-    watcher = watcher or Watcher()
+    interruption = interruption or Interruption()
     write_index(plan, folder)
-    todo = [run for run in plan.runs if force or not is_done(run, folder / "runs" / run.name)]
+    if todo is None:
+        todo = [run for run in plan.runs if force or not is_done(run, folder / "runs" / run.name)]
     if not todo:
         return {}
     # The longest first, so that no worker is left alone with one at the end.
-    todo.sort(key=lambda r: -step_flops(r.config, len(r.corpus.vocabulary)) * r.config.train.steps)
-    statuses: dict[str, Status] = {}
-    with ProcessPool(
-        max_workers=min(jobs, len(todo)),
-        initializer=end_with_parent,
-        context=get_context("spawn"),  # never fork: torch's threads do not survive it
-    ) as pool:
+    todo = sorted(
+        todo, key=lambda r: -step_flops(r.config, len(r.corpus.vocabulary)) * r.config.train.steps
+    )
+    spawn = get_context("spawn")  # never fork: torch's threads do not survive it
+    with (
+        interruption.gently(),
+        Lines(spawn) as lines,
+        ProcessPool(
+            max_workers=min(jobs, len(todo)),
+            initializer=listen,
+            initargs=lines.heard,
+            context=spawn,
+        ) as pool,
+    ):
         try:
-            futures: dict[Future, PlannedRun] = {}
             for run in todo:
-                path = folder / "runs" / run.name
-                if force and path.exists():
+                if force and (path := folder / "runs" / run.name).exists():
                     shutil.rmtree(path)
-                work = [str(path), run.config, run.device, run.corpus.sha256]
-                with deaf_children():  # the first call starts the workers
-                    futures[pool.schedule(train_run, args=work)] = run
-            pending = set(futures)
-            while pending:
-                over, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
-                for future in over:
-                    run = futures[future]
-                    statuses[run.name] = _status(future, folder / "runs" / run.name)
-                    watcher.ended(run, statuses[run.name])
-                watcher.running([futures[f].name for f in futures if f in pending and f.running()])
-        except BaseException:
+            with deaf_children(*SIGNALS):  # the first call starts the workers
+                futures: dict[Future, PlannedRun] = {
+                    pool.schedule(train_run, _work(run, folder)): run for run in todo
+                }
+            watcher = watcher or Watcher()
+            statuses = _gather(futures, folder, lines, fail_fast, watcher, interruption)
+        finally:
             pool.stop()
-            raise
+            lines.end()
+    if interruption.asked:
+        raise KeyboardInterrupt
+    return statuses
+
+
+def _work(run: PlannedRun, folder: Path) -> list[Any]:
+    return [str(folder / "runs" / run.name), run.config, run.device, run.corpus.sha256]
+
+
+def _gather(
+    futures: Mapping[Future, PlannedRun],
+    folder: Path,
+    lines: Lines,
+    fail_fast: bool,
+    watcher: Watcher,
+    interruption: Interruption,
+) -> dict[str, Status]:
+    """Wait for the runs, or, once they are to stop, a little while for those in training."""
+    statuses: dict[str, Status] = {}
+    pending, latest, failed = set(futures), inf, False
+    while pending and monotonic() < latest:
+        over, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
+        for future in over:
+            run = futures[future]
+            statuses[run.name] = _status(future, folder / "runs" / run.name)
+            failed = failed or statuses[run.name].status == "failed"
+            watcher.ended(run, statuses[run.name])
+        watcher.running([futures[f].name for f in futures if f in pending and f.running()])
+        if pending and latest == inf and (interruption.asked or (fail_fast and failed)):
+            lines.stop()
+            watcher.stopping()
+            pending = {future for future in pending if future.running()}
+            latest = monotonic() + GRACE_SECONDS
     return statuses
 
 

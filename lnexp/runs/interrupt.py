@@ -1,70 +1,74 @@
 """Ctrl-C and termination: the parent alone decides, and no worker outlives it."""
 
-import os
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import connection, parent_process
+from multiprocessing import resource_tracker
 from types import FrameType
-from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    for further in SIGNALS:  # the first one is enough: what follows must not be cut short
-        signal.signal(further, signal.SIG_IGN)
-    raise KeyboardInterrupt
+class Interruption:
+    """SIGINT or SIGTERM: the first is only noted inside `gently`, else it raises KeyboardInterrupt.
 
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """SIGINT and SIGTERM (of `timeout`, of schedulers, of a shutdown) raise KeyboardInterrupt.
-
-    After one the process is ending: further ones stay ignored, through its shutdown as well.
+    After one that raised, the process is ending: further ones are ignored.
     """
-    before = {number: signal.signal(number, _interrupt) for number in SIGNALS}
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise
-    except BaseException:
-        _restore(before)
-        raise
-    _restore(before)
 
+    def __init__(self) -> None:
+        self.asked = False
+        self._gentle = False
 
-def _restore(handlers: dict[signal.Signals, Any]) -> None:
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+    @contextmanager
+    def gently(self) -> Iterator[None]:
+        """Here the first signal is noted, for work that ends itself soon; the second raises."""
+        self._gentle = True
+        try:
+            yield
+        finally:
+            self._gentle = False
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        first, self.asked = not self.asked, True
+        if first and self._gentle:
+            return
+        _ignore()  # what follows must not be cut short
+        raise KeyboardInterrupt
 
 
 @contextmanager
-def deaf_children() -> Iterator[None]:
-    """Processes started inside never see Ctrl-C, not even while they import: a blocked signal is
-    inherited, a handler is not."""
+def interruptible() -> Iterator[Interruption]:
+    """SIGINT and SIGTERM (of `timeout`, of schedulers, of a shutdown) ask for an interruption.
+
+    After one they stay ignored, through the shutdown of the process as well.
+    """
+    interruption = Interruption()
+    before = {number: signal.signal(number, interruption.handle) for number in SIGNALS}
+    try:
+        yield interruption
+    finally:
+        if interruption.asked:
+            _ignore()
+        else:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _ignore() -> None:
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def deaf_children(*signals: signal.Signals) -> Iterator[None]:
+    """Processes started inside never see Ctrl-C, nor `signals`, not even while they import: a
+    blocked signal is inherited, a handler is not."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    resource_tracker.ensure_running()  # its start, which the first worker's brings, unblocks them
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *signals})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def end_with_parent() -> None:
-    """In a worker: when the parent dies, however it dies, this process ends at once.
-
-    Otherwise it would go on writing into a folder that the next call believes to be free.
-    """
-    parent = parent_process()
-    if parent is None:
-        return
-
-    def wait() -> None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()

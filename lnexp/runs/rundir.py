@@ -5,11 +5,12 @@ A run killed at any moment leaves no status.json; the rows already written stay 
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from math import isnan
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Literal, Self, TextIO
 
 from ..errors import UserError
@@ -50,11 +51,25 @@ def strict_json(value: Any) -> str:
     return json.dumps(plain(value), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def write_atomically(path: Path, text: str) -> None:
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """A failing write says where: the error of an open file knows no path."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+
+
+def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
     """The whole file or the one before it, never half of one."""
     draft = path.with_name(path.name + ".tmp")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)
+    try:
+        with naming(path):
+            draft.write_bytes(content.encode() if isinstance(content, str) else content)
+            os.replace(draft, path)
+    except OSError:
+        draft.unlink(missing_ok=True)  # a full disk needs its place for what explains it
+        raise
 
 
 def read_status(folder: Path) -> Status | None:
@@ -86,18 +101,25 @@ class RunDir:
         for name, row_type in self.FILES.items():
             file = (self.path / name).open("w", encoding="utf-8", newline="")
             self._files[name] = file
-            file.write(line(header(row_type)))
-            file.flush()
+            with naming(self.path / name):
+                file.write(line(header(row_type)))
+                file.flush()
         return self
 
-    def resume(self, config_yaml: str, env: Mapping[str, Any], steps: int, blank: str = "") -> Self:
-        """Go on after row `steps` - 1: later rows go, and so does that row's column `blank`.
+    def resume(
+        self,
+        config_yaml: str,
+        env: Mapping[str, Any],
+        steps: int,
+        cells: Mapping[str, str | None] = MappingProxyType({}),
+    ) -> Self:
+        """Go on after row `steps` - 1: later rows go, and that row gets the `cells` that are texts.
 
         Raises UserError where a table has other columns than this version writes.
         """
         tables = {}
         for name, row_type in self.FILES.items():
-            tables[name] = _rows_before(self.path / name, header(row_type), steps, blank)
+            tables[name] = _rows_before(self.path / name, header(row_type), steps, cells)
         for name in ("status.json", "error.txt"):
             (self.path / name).unlink(missing_ok=True)
         write_atomically(self.path / "config.yaml", config_yaml)
@@ -115,8 +137,9 @@ class RunDir:
             if rows:
                 fields = header(self.FILES[name])
                 text = "".join(line(getattr(row, f) for f in fields) for row in rows)
-                self._files[name].write(text)
-                self._files[name].flush()
+                with naming(self.path / name):
+                    self._files[name].write(text)
+                    self._files[name].flush()
         if record.autopsy is not None:
             write_atomically(self.path / "autopsy.json", strict_json(record.autopsy))
 
@@ -126,7 +149,9 @@ class RunDir:
 
     def close(self) -> None:
         while self._files:
-            self._files.popitem()[1].close()
+            name, file = self._files.popitem()
+            with naming(self.path / name):
+                file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -137,10 +162,13 @@ class RunDir:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        while self._files:
+            # What a failed write left in a buffer fails here again; it has been told.
+            with suppress(OSError) if error else nullcontext():
+                self.close()
 
 
-def _rows_before(path: Path, names: list[str], steps: int, blank: str) -> str:
+def _rows_before(path: Path, names: list[str], steps: int, new: Mapping[str, str | None]) -> str:
     """A table's text with its header and the whole rows of steps below `steps`."""
     text = path.read_text(encoding="utf-8")
     first, *rows = text[: text.rfind("\n") + 1].splitlines(keepends=True) or [line(names)]
@@ -150,10 +178,12 @@ def _rows_before(path: Path, names: list[str], steps: int, blank: str) -> str:
             f"({','.join(names)}); --force trains anew"
         )
     kept = [row for row in rows if int(row.split(",", 1)[0]) < steps]
-    if blank in names and kept and kept[-1].startswith(f"{steps - 1},"):
-        cells = kept[-1].split(",")
-        cells[names.index(blank)] = ""
-        kept[-1] = ",".join(cells)
+    new = {name: text for name, text in new.items() if name in names and text is not None}
+    if new and kept and kept[-1].startswith(f"{steps - 1},"):
+        cells = kept[-1].rstrip("\n").split(",")
+        for name, text in new.items():
+            cells[names.index(name)] = text
+        kept[-1] = ",".join(cells) + "\n"
     return first + "".join(kept)
 
 

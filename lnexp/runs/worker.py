@@ -1,5 +1,7 @@
 """One run from its config to its folder; what a worker process does."""
 
+from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from traceback import format_exc
@@ -11,12 +13,15 @@ from ..data import Corpus, load
 from ..errors import UserError
 from ..measure.optimizer import underflow
 from ..model.init import build
+from ..rows import cell
+from ..rules import show
 from ..sweep import dump, resolved
-from ..train.loop import train
+from ..train.loop import train, validation_loss
 from ..train.state import State, set_up
 from . import checkpoint
 from .environment import environment
-from .rundir import RunDir, Status, last_row
+from .rundir import RunDir, Status, last_row, write_atomically
+from .stop import asked
 
 
 @lru_cache(maxsize=4)
@@ -26,52 +31,57 @@ def _corpus(data_json: str) -> Corpus:
 
 def train_run(folder: str, config: RunConfig, device: str, data_sha256: str) -> Status:
     """Train one run into its folder. An exception becomes status failed with its traceback in
-    error.txt; it never leaves this function."""
+    error.txt; it never leaves this function. Asked to stop, it leaves at the next step boundary
+    with a snapshot to go on from."""
+    if asked():  # before this run began
+        return Status("interrupted")
     run = RunDir(Path(folder))
     try:
         corpus = _corpus(config.data.model_dump_json())
         if corpus.sha256 != data_sha256:
             raise UserError("data: the text changed after the sweep was planned; run it again")
         state = set_up(config, corpus, device)
-        with _opened(run, state, corpus, device):
+        with run:
+            _open(run, state, corpus, device)
             for record in train(state):
                 run.write(record)
                 # A run that a bad value stopped keeps its last healthy snapshot.
                 if state.steps_done % config.measure.snapshot_every == 0 and not state.stopped:
                     checkpoint.save(run.path, state, data_sha256)
+                if asked() or state.seconds >= config.train.max_seconds:
+                    break
             if not state.stopped:
                 checkpoint.save(run.path, state, data_sha256)
-            if config.measure.keep == "none":
+            status = _status(state, len(corpus.vocabulary))
+            if config.measure.keep == "none" and status.status == "finished":
                 (run.path / checkpoint.NAME).unlink(missing_ok=True)
-            underflowed, below_eps = _adam(state)
-            status = Status(
-                status="finished",
-                steps_done=state.steps_done,
-                seconds=state.seconds,
-                stopped=state.stopped,
-                first_bad_step=state.first_bad_step,
-                unmoved=tuple(_unmoved(state, len(corpus.vocabulary))),
-                skipped=state.skipped,
-                adam_underflowed=underflowed,
-                adam_below_eps=below_eps,
-            )
             run.finish(status)
     except Exception as error:  # whatever happens to this run must not stop the others
         status = record_failure(run.path, f"{type(error).__name__}: {error}", format_exc())
     return status
 
 
-def _opened(run: RunDir, state: State, corpus: Corpus, device: str) -> RunDir:
+def _open(run: RunDir, state: State, corpus: Corpus, device: str) -> None:
     """The run's folder: gone on with from its last snapshot, or begun."""
     again = checkpoint.restore(run.path, state, corpus.sha256)
     start = state.steps_done if again else None
     env = {**environment(state, corpus, device), "resumed_at_step": start}
     config_yaml = dump(resolved(state.config))
     if start is None:
-        return run.begin(config_yaml, env)
-    # The last row of a shorter run has a val_loss that a longer one has not there.
-    extra = start % state.config.measure.eval_every != 0
-    return run.resume(config_yaml, env, start, blank="val_loss" if extra else "")
+        run.begin(config_yaml, env)
+    else:
+        run.resume(config_yaml, env, start, {"val_loss": _last_val_loss(state)})
+
+
+def _last_val_loss(state: State) -> str | None:
+    """What the last row there has in this run: a val_loss belongs to a run's last row, and to
+    every eval_every-th, where it stays as it is (None)."""
+    settings, done = state.config.measure, state.steps_done
+    if done % settings.eval_every == 0:
+        return None
+    if done < state.config.train.steps or settings.level == "off":
+        return ""
+    return cell(validation_loss(state))
 
 
 def record_failure(path: Path, why: str, whole: str) -> Status:
@@ -83,13 +93,39 @@ def record_failure(path: Path, why: str, whole: str) -> Status:
         seconds=last.seconds if last else 0.0,
         error=(why.splitlines() or [why])[0][:500],
     )
-    try:
+    with suppress(OSError):  # a full disk: no status.json reads as interrupted, never as finished
         path.mkdir(parents=True, exist_ok=True)
-        (path / "error.txt").write_text(whole, encoding="utf-8")
         RunDir(path).finish(status)
-    except OSError:  # a full disk: the missing status.json reads as interrupted, never as finished
-        pass
+        write_atomically(path / "error.txt", whole)
     return status
+
+
+def _status(state: State, vocabulary: int) -> Status:
+    """What training came to: all steps or a bad value, a stop that was asked for, or its time."""
+    limit, steps = state.config.train.max_seconds, state.config.train.steps
+    reached = Status(
+        "interrupted",
+        steps_done=state.steps_done,
+        seconds=state.seconds,
+        first_bad_step=state.first_bad_step,
+        skipped=state.skipped,
+    )
+    if not state.stopped and state.steps_done < steps:
+        if state.seconds < limit:
+            return reached
+        why = (
+            f"stopped after train.max_seconds {show(limit)}, at step {state.steps_done} of {steps}"
+        )
+        return replace(reached, error=why)
+    underflowed, below_eps = _adam(state)
+    return replace(
+        reached,
+        status="finished",
+        stopped=state.stopped,
+        unmoved=tuple(_unmoved(state, vocabulary)),
+        adam_underflowed=underflowed,
+        adam_below_eps=below_eps,
+    )
 
 
 def _adam(state: State) -> tuple[float, float] | tuple[None, None]:

@@ -86,7 +86,7 @@ def train(state: State) -> Iterator[Record]:
         state.stopped = bad_weights or given_up or (failed and settings.on_nonfinite == "stop")
         last = state.stopped or step == settings.steps - 1
         evaluated = probe.on and (last or (step + 1) % config.measure.eval_every == 0)
-        val_loss = _validation_loss(state) if evaluated else None
+        val_loss = validation_loss(state) if evaluated else None
         events = [event for event in events if (event.kind, event.module) not in state.seen]
         state.seen.update((event.kind, event.module) for event in events)
         state.seconds = perf_counter() - began
@@ -125,7 +125,7 @@ def _update(state: State, probe: Probe, lr: float, clip_factor: float) -> None:
 
 
 @torch.no_grad()
-def _validation_loss(state: State) -> float | None:
+def validation_loss(state: State) -> float | None:
     """Mean cross entropy over fixed windows of the validation text; None without one."""
     windows = state.batches.validation()
     if not windows:

@@ -217,19 +217,19 @@ def test_a_metric_of_a_layer_is_the_cell_of_its_table(sweep, metric, value):
 def test_a_metric_of_lab_is_the_row_of_the_run(sweep):
     (sweep / "lab").mkdir()
     rows = "".join(f"r{s},{b},{v}\n" for s in range(6) for b, v in ((0, 0.5), (1, -0.5)))
-    (sweep / "lab" / "skip.csv").write_text("run,block,loss_change\n" + rows)
-    at = {"file": "skip", "column": "loss_change", "at": {"block": 1}}
+    (sweep / "lab" / "skip.csv").write_text("run,block,change\n" + rows)
+    at = {"file": "skip", "column": "change", "at": {"block": 1}}
     claims = [
         claim({"metric": at, "op": "<", "value": 0}, "one"),
-        claim({"metric": "skip:loss_change", "op": "<", "value": 0}, "both"),
-        claim({"metric": "skip:los", "op": "<", "value": 0}, "column"),
-        claim({"metric": "lab/none.csv:x", "op": "<", "value": 0}, "file"),
+        claim({"metric": "skip:change", "op": "<", "value": 0}, "both"),
+        claim({"metric": "skip:loss", "op": "<", "value": 0}, "column"),
+        claim({"metric": "lab/depth.csv:share", "op": "<", "value": 0}, "file"),
     ]
     one, both, column, file = judge_claims(load(sweep), claims, "demo")
     assert one.outcome == "holds"
     assert "has 2 rows for r0; say which: at:" in both.text
-    assert column.text == "lab/skip.csv has no column los"
-    assert file.text.startswith("lab/none.csv: ")
+    assert column.text == "lab/skip.csv has no column loss"
+    assert file.text.startswith("lab/depth.csv: ")
 
 
 # All claims together.

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from lnexp.analysis.statistics import (
     end_value,
-    end_window,
     mad,
     median,
     running_median,
@@ -17,6 +16,7 @@ from lnexp.analysis.statistics import (
     spikes,
     wilson,
 )
+from lnexp.ends import end_window
 
 
 @pytest.mark.parametrize(("n", "low"), [(3, 0.44), (4, 0.51), (10, 0.72)])

@@ -22,6 +22,8 @@ class NoPool:
 
     def __exit__(self, *_: object) -> None: ...
 
+    def stop(self) -> None: ...
+
     def schedule(self, work: Callable[..., Any], args: list[Any]) -> Future:
         future: Future = Future()
         future.set_result(work(*args))

@@ -43,7 +43,7 @@ def test_counts_intervals_and_missing_runs_are_told(judged):
     text = " ".join(shown(judged, 250).split())
     assert "8 of 8 nonfinite, share 1 [0.676, 1]" in text
     assert "less in 7 of 7 pairs" in text
-    assert "missing in less, model.placement pre: pre-s7: failed" in text
+    assert "missing in less, pre: pre-s7: failed" in text
     assert "no run of this sweep has model.depth 99" in text
     assert "added after" in text
     assert "4 claims: 3 judged by a test, 1 not judged" in text

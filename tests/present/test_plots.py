@@ -70,7 +70,7 @@ def test_pictures_open_no_window_and_leave_no_figure_whatever_the_environment(tm
         "from lnexp.present.plots import plot_sweep\n"
         f"out = plot_sweep(*plot_frames.thirty().frames(), pathlib.Path({str(tmp_path)!r}),"
         " name='s', formats=['png'])\n"
-        "assert len(out) == 6, out\n"
+        f"assert len(out) == {len(PICTURES)}, out\n"
         "assert 'torch' not in sys.modules and 'tkinter' not in sys.modules\n"
         # Without pyplot there is no list of open figures to leak into.
         "assert 'matplotlib.pyplot' not in sys.modules\n"
@@ -123,7 +123,7 @@ def test_no_text_that_a_user_wrote_is_read_as_a_formula(kind, tmp_path):
     assert figure.texts[1]._preprocess_math(figure.texts[1].get_text())[1] is False
 
 
-@pytest.mark.parametrize("kind", [kind for kind in PICTURES if kind != "verdicts"])
+@pytest.mark.parametrize("kind", sorted(set(PICTURES) - {"verdicts", "survival"}))
 def test_all_four_fates_are_in_every_picture(kind):
     figure = draw(plot_frames.four_fates(), kind)
     text = words(figure)
@@ -338,3 +338,22 @@ def test_losses_near_the_largest_number_are_drawn(kind, tmp_path):
     for row in made.rows:
         row |= {"end_gap": 1.7e308, "grad_ratio_end": 1.7e308}
     draw(made, kind).savefig(tmp_path / "x.png")
+
+
+def test_the_survival_of_each_cell_is_drawn_with_its_count():
+    figure = draw(plot_frames.mixed(), "survival")
+    text = words(figure)
+    assert "depth 100, post: 2 of 4 runs finite" in text
+    assert "depth 4, pre: 2 of 2 runs finite" in text
+    assert "2 of 10 runs not shown: 2 pending." in caption(figure)
+    (ax,) = figure.axes
+    line = next(line for line in ax.lines if "post" in str(line.get_label()))
+    # Bad values at steps 9 and 20; the failed run counts until its 30th step.
+    assert list(line.get_xdata()) == [0, 10, 21, 60]
+    assert list(line.get_ydata()) == pytest.approx([1, 3 / 4, 1 / 2, 1 / 2])
+
+
+def test_a_sweep_that_stayed_finite_says_so():
+    figure = draw(plot_frames.quickstart(seeds=2, steps=3), "survival")
+    assert "Every value of 18 runs stayed finite." in caption(figure)
+    assert "depth 24, post: 2 of 2 runs finite" in words(figure)

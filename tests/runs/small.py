@@ -1,7 +1,13 @@
 """A sweep that trains in a second, and its rows."""
 
 import csv
+from collections.abc import Iterable
 from pathlib import Path
+
+from lnexp.runs.execute import write_index
+from lnexp.runs.plan import Plan, PlannedRun
+from lnexp.runs.rundir import Status
+from lnexp.runs.worker import train_run
 
 SMALL = """
 question: a test
@@ -40,3 +46,13 @@ def files(results: Path) -> dict[str, tuple[int, bytes]]:
         for p in sorted(results.rglob("*"))
         if p.is_file()
     }
+
+
+def train_here(plan: Plan, out: Path, todo: Iterable[PlannedRun] | None = None) -> list[Status]:
+    """The runs one after the other in this process, as its workers train them."""
+    write_index(plan, plan.folder(out))
+    runs = plan.folder(out) / "runs"
+    return [
+        train_run(str(runs / run.name), run.config, run.device, run.corpus.sha256)
+        for run in (plan.runs if todo is None else todo)
+    ]

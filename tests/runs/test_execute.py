@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from lnexp.errors import UserError
 from lnexp.rows import EventRow, LayerRow, StepRow, header
@@ -149,11 +148,30 @@ def test_a_second_start_is_told_who_holds_the_sweep(tmp_path):
         pass
 
 
-def test_a_lock_file_that_a_dead_process_left_is_no_obstacle(tmp_path):
-    (tmp_path / "small").mkdir()
-    (tmp_path / "small" / ".lock").touch()
-    with locked(tmp_path / "small"):
-        assert not FileLock(tmp_path / "small" / ".lock", thread_local=False).is_locked
+HOLD = """
+import sys, time
+from pathlib import Path
+from lnexp.runs.execute import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_the_lock_of_a_dead_process_is_taken_over(tmp_path):
+    folder = tmp_path / "small"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout and holder.stdout.readline() == "held\n"
+    with pytest.raises(UserError, match=f"in use by process {holder.pid} on "):
+        with locked(folder):
+            pass
+    holder.kill()
+    holder.communicate()
+    assert (folder / ".lock.json").exists()  # it had no time to clear up
+    with locked(folder):
+        assert json.loads((folder / ".lock.json").read_text())["pid"] == os.getpid()
 
 
 def test_a_run_that_went_on_after_a_bad_step_is_not_done_when_more_steps_are_asked(tmp_path):

@@ -11,14 +11,13 @@ from lnexp.data import load
 from lnexp.errors import UserError
 from lnexp.rows import Record
 from lnexp.runs import checkpoint
-from lnexp.runs.execute import run_plan
 from lnexp.runs.plan import make_plan
 from lnexp.runs.rundir import read_status
 from lnexp.sweep import load_sweep
 from lnexp.train.loop import train
 from lnexp.train.state import State, set_up
 
-from .small import SMALL, rows, write_config
+from .small import SMALL, rows, train_here, write_config
 
 CORPUS = load(Data(source="markov", length=4000))
 
@@ -68,7 +67,7 @@ def test_a_snapshot_of_other_settings_is_refused_with_both_values(tmp_path):
 
 def trained(folder, *overrides: str) -> None:
     plan = make_plan(load_sweep(write_config(folder, SMALL), ["seeds=[0]", *overrides]))
-    run_plan(plan, folder, jobs=1)
+    train_here(plan, folder)
 
 
 def test_more_steps_go_on_from_the_snapshot_and_give_the_rows_of_one_long_run(tmp_path):

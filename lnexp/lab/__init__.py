@@ -1,0 +1,1 @@
+"""Instruments: small computations on a trained run, each a table of lab/."""

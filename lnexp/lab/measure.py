@@ -1,0 +1,105 @@
+"""After training: the tables of lab/ that a sweep's claims read, a worker process a core."""
+
+import csv
+from collections.abc import Collection
+from concurrent.futures import Future
+from io import StringIO
+from multiprocessing import get_context
+from pathlib import Path
+
+from pebble import ProcessPool
+
+from ..console import say
+from ..labrows import TABLES
+from ..lines import amount
+from ..rows import header, line
+from ..runs.interrupt import SIGNALS, deaf_children
+from ..runs.plan import Plan, PlannedRun
+from ..runs.rundir import read_status, write_atomically
+from ..runs.stop import Lines as Pipes
+from ..runs.stop import listen
+from .instruments import INSTRUMENTS, lines_of
+
+Lines = dict[str, list[str]]  # run -> its lines of a table
+
+
+def measure(plan: Plan, out: Path, jobs: int, again: Collection[str]) -> list[str]:
+    """What the tables lack of the plan's finished runs, and the runs `again`; the caller holds the
+    lock. Returns the runs whose measuring failed."""
+    folder, failed = plan.folder(out), list[str]()
+    for table in plan.sweep.lab:
+        lines = _kept(folder, table, again)
+        todo = [run for run in plan.runs if run.name not in lines and _due(folder, table, run)]
+        if todo:
+            say(f"lab/{table}.csv: measuring {amount(len(todo), 'run')}")
+            failed += _measured(folder, table, todo, jobs, lines)
+            _write(folder, table, lines)
+    return list(dict.fromkeys(failed))
+
+
+def _measured(
+    folder: Path, table: str, todo: list[PlannedRun], jobs: int, lines: Lines
+) -> list[str]:
+    """Adds the runs' lines to `lines`; returns the runs that have none."""
+    failed, spawn = [], get_context("spawn")  # never fork: torch's threads do not survive it
+    with (
+        Pipes(spawn) as pipes,
+        ProcessPool(
+            max_workers=min(jobs, len(todo)),
+            initializer=listen,
+            initargs=pipes.heard,
+            context=spawn,
+        ) as pool,
+    ):
+        try:
+            futures: dict[str, Future] = {}
+            for run in todo:
+                work = [table, str(folder / "runs" / run.name), run.config, run.device]
+                with deaf_children(*SIGNALS):
+                    futures[run.name] = pool.schedule(lines_of, args=work)
+            for name, future in futures.items():
+                try:
+                    lines[name] = future.result()
+                except Exception as error:  # or the worker's death: no other run's concern
+                    say(f"lab/{table}.csv: {name} not measured: {error}")
+                    failed.append(name)
+        except BaseException:
+            pool.stop()
+            raise
+    return failed
+
+
+def _due(folder: Path, table: str, run: PlannedRun) -> bool:
+    """Finished, and not stopped by a value that is not finite: its weights are of its last step."""
+    status = read_status(folder / "runs" / run.name)
+    whole = status is not None and status.status == "finished" and not status.stopped
+    return whole and INSTRUMENTS[table].applies(run.config)
+
+
+def _kept(folder: Path, table: str, again: Collection[str]) -> Lines:
+    """Lines that still hold; none where the table has other columns."""
+    names = header(TABLES[table])
+    try:
+        rows = list(csv.reader(StringIO(_path(folder, table).read_text(encoding="utf-8"))))
+    except OSError:
+        return {}
+    if not rows or rows[0] != names:
+        return {}
+    lines: Lines = {}
+    steps = names.index("steps_done")
+    for cells in rows[1:]:
+        status = read_status(folder / "runs" / cells[0])
+        if cells[0] not in again and status and cells[steps] == str(status.steps_done):
+            lines.setdefault(cells[0], []).append(line(cells))
+    return lines
+
+
+def _write(folder: Path, table: str, lines: Lines) -> None:
+    path = _path(folder, table)
+    path.parent.mkdir(exist_ok=True)
+    rows = "".join("".join(lines[run]) for run in sorted(lines))
+    write_atomically(path, line(header(TABLES[table])) + rows)
+
+
+def _path(folder: Path, table: str) -> Path:
+    return folder / "lab" / f"{table}.csv"

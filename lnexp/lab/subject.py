@@ -1,0 +1,69 @@
+"""What an instrument works on.
+
+Shapes: B batch, T time, V vocabulary.
+"""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ..config import RunConfig
+from ..data import Batches, Corpus
+from ..model.check import is_norm
+from ..model.gpt import GPT
+from ..runs.trained import load_trained
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A finished run, its text, and its model on the CPU, whatever it was trained on."""
+
+    folder: Path
+    steps_done: int
+    config: RunConfig
+    corpus: Corpus
+    device: str  # that it was trained on
+
+    @property
+    def run(self) -> str:
+        return self.folder.name
+
+    @cached_property
+    def model(self) -> GPT:
+        """Final weights in fp64, at evaluation."""
+        return load_trained(self.folder).model.double()
+
+    def windows(self) -> list[tuple[Tensor, Tensor]]:
+        """x_BT and y_BT of the validation text, of the training text where there is none."""
+        settings = self.config
+        batches = Batches(
+            self.corpus, settings.train.batch_size, settings.model.context, settings.seed.data, CPU
+        )
+        return batches.validation() or [batches.draw()]
+
+
+def norms_training(model: GPT) -> GPT:
+    """A copy at evaluation but for its norms, which see the batch as in training: no dropout."""
+    copy = deepcopy(model).eval()
+    for module in copy.modules():
+        if is_norm(module):
+            module.train()
+    return copy
+
+
+def sublayer_norms(model: GPT) -> Iterator[tuple[int, str, nn.Module]]:
+    """(layer, part, norm) of the norm that serves each sublayer, and of the final norm."""
+    for layer, block in enumerate(model.blocks):
+        for part in ("attn", "mlp"):
+            norm = getattr(block, part).serving_norm
+            if norm is not None:
+                yield layer, part, norm
+    if is_norm(model.norm):
+        yield len(model.blocks), "norm", model.norm

@@ -1,0 +1,159 @@
+"""Tables of lab/: small computations on a trained model, a CSV each; their schemas, as in rows.py.
+
+A table is measured after training when a claim of the sweep names it. Free of torch and pandas.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .rows import Part
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRow:
+    """How far the rest of the batch reaches: largest change of a logit / RMS of the logits, fp64.
+
+    Norms in training mode unless it says eval; dropout is off. Empty: nothing to compare.
+    """
+
+    run: str
+    steps_done: int
+    permuted: float | None  # the batch in reversed order
+    alone: float | None  # one sequence by itself
+    alone_eval: float | None
+    padded: float | None  # with as many sequences of one repeated letter added
+    train_eval: float | None  # training mode against evaluation
+    future: float | None  # another last letter, read at the positions before it
+    future_eval: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class NormRow:
+    """One norm of a trained model, on one batch, in fp64; without its gain and bias.
+
+    A norm over the batch takes the batch's own statistics.
+    """
+
+    run: str
+    steps_done: int
+    layer: int
+    part: Part
+    input_rms: float
+    token_sigma: float  # RMS over tokens of their standard deviation
+    sigma_spread: float | None  # standard deviation over tokens of ln sigma
+    output_rms: float
+    expected_rms: float | None  # sqrt(mean v / (v + eps)), v what eps is added to
+    undo_r2: float | None  # of the best gain and bias a feature that turn the output back into x
+    scale_change: float  # RMS of norm(3 x + 7) - norm(x) / RMS of norm(x)
+
+
+@dataclass(frozen=True, slots=True)
+class SkipRow:
+    """What one block is worth: the validation loss without it, in nats."""
+
+    run: str
+    steps_done: int
+    block: int
+    loss: float
+    loss_without: float
+    change: float
+
+
+@dataclass(frozen=True, slots=True)
+class DepthRow:
+    """How many blocks count."""
+
+    run: str
+    steps_done: int
+    blocks: int
+    effective_depth: int  # blocks whose skipping changes the loss by more than 0.01 nat
+    share: float  # effective_depth / blocks
+    largest_change: float  # in nats
+
+
+@dataclass(frozen=True, slots=True)
+class DriftRow:
+    """How far what sublayers read moves between readings ten steps apart, and what it does to
+    training: the run trained twice more, as it is and with a random shift and scale, new every
+    step, on what each sublayer reads.
+
+    mean_drift = mean |mean_t - mean_(t-10)| / std_(t-10), std_drift = mean |ln std_t / std_(t-10)|,
+    over features, sublayers and readings.
+    """
+
+    run: str
+    steps_done: int
+    mean_drift: float | None
+    std_drift: float | None
+    end_loss: float  # median of the last 10 % of steps, at least 10
+    mean_drift_injected: float | None
+    std_drift_injected: float | None
+    end_loss_injected: float
+    cost: float  # end_loss_injected - end_loss
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRow:
+    """How a run's readings at one step change over depth, from layers.csv of level full.
+
+    Stream figures stand after each block (its MLP half); fits are in logarithms, over blocks
+    fit_from .. fit_to counted from 1. first is block 0, last is block N - 1.
+    """
+
+    run: str
+    steps_done: int
+    when: Literal["first", "last"]
+    step: int
+    fit_from: int
+    fit_to: int
+    variance_exponent: float | None  # of RMS_l^2 - RMS_0^2 ~ l^p
+    variance_r2: float | None
+    variance_per_block: float | None  # (RMS_N^2 - RMS_0^2) / N
+    rms_exponent: float | None  # of RMS_l ~ l^p
+    rms_r2: float | None
+    growth_per_block: float | None  # (RMS_N / RMS_0)^(1/N)
+    stream_rms_per_sublayer: float | None  # (RMS_N / RMS_0)^(1/2N)
+    rms_min: float | None  # of the stream after every sublayer
+    rms_max: float | None
+    norm_input_min: float | None  # RMS of what the sublayers' norms read
+    norm_input_max: float | None
+    grad_ratio: float | None  # gradient norm of the first block / of the last
+    wq_ratio: float | None
+    w2_ratio: float | None
+    stream_grad_ratio: float | None  # gradient RMS of the stream into the first / the last sublayer
+    stream_grad_per_sublayer: float | None  # that ratio ^ (1 / (2N - 1))
+    identity_path: float | None  # product of RMS(h) / RMS(h + F), where a norm follows every sum
+    token_cosine_last: float | None
+
+
+# A table's file below lab/, without .csv -> its rows.
+TABLES: dict[str, type] = {
+    "batch": BatchRow,
+    "norms": NormRow,
+    "skip": SkipRow,
+    "depth": DepthRow,
+    "drift": DriftRow,
+    "profile": ProfileRow,
+}
+
+# What a table needs of every run: (tables, setting, value that excludes it, what to write).
+NEEDS = (
+    (("batch", "norms", "skip", "depth"), "measure.keep", "none", "weights"),
+    (("profile",), "measure.level", "light", "full"),
+    (("profile",), "measure.level", "off", "full"),
+)
+
+
+def excluded(tables: Sequence[str], points: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """(setting, complaint) where points, by dotted name, rule out a table that is asked for."""
+    points = list(points)
+    for needed, key, bad, instead in NEEDS:
+        asked = [table for table in tables if table in needed]
+        if asked and any(point[key] == bad for point in points):
+            named = ", ".join(f"lab/{table}.csv" for table in asked)
+            yield (
+                key,
+                f"{bad} leaves nothing to measure {named} by, which a claim reads; "
+                + (f"write {instead}"),
+            )
