@@ -180,11 +180,12 @@ def norm(
     gain: Annotated[str, typer.Option(help="One number, or one a feature, with commas.")] = "",
     bias: Annotated[str, typer.Option(help="One number, or one a feature, with commas.")] = "",
     dtype: Annotated[str, typer.Option(help="fp64, fp32, bf16, fp16.")] = "fp64",
+    json: AsJson = False,
 ) -> None:
     """Normalise a few numbers, step by step."""
     from .commands.norm import norm as command
 
-    command(numbers, norm_, eps, gain, bias, dtype)
+    command(numbers, norm_, eps, gain, bias, dtype, json)
 
 
 @app.command()

@@ -41,7 +41,7 @@ def test_the_commands_and_their_options_are_these():
         "plot": ["--by", "--format", "--steps", "--style"],
         "show": ["--claims", "--csv", "--json", "--tex"],
         "explain": ["--json"],
-        "norm": ["--bias", "--dtype", "--eps", "--gain", "--norm"],
+        "norm": ["--bias", "--dtype", "--eps", "--gain", "--json", "--norm"],
         "sample": ["--length", "--prompt", "--seed", "--temperature"],
         "configs": [],
         "schema": [],

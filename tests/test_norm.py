@@ -1,5 +1,7 @@
 """The lesson's worked examples, and that each last step is what the model's norm computes."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -130,3 +132,14 @@ def test_a_step_that_is_not_finite_says_why(words, why):
 def test_finite_steps_need_no_reason():
     said = lnexp("norm", "2 4 1 3", "--norm", "layernorm,rmsnorm,scalenorm,dyt").out
     assert "0/0" not in said and "largest number" not in said
+
+
+def test_as_json_the_steps_are_data():
+    said = lnexp("norm", "2", "4", "1", "3", "--norm", "layernorm,dyt", "--json")
+    found = json.loads(said.out, parse_constant=lambda word: pytest.fail(word))
+    steps = {step["name"]: step["values"] for step in found["layernorm"]["steps"]}
+    assert steps["mean"] == [[2.5]] and steps["variance"] == [[1.25]]
+    assert steps["normalised"][0] == pytest.approx([-0.4472, 1.3416, -1.3416, 0.4472], abs=1e-4)
+    assert found["layernorm"]["eps"] == 1e-5 and found["dyt"]["eps"] is None
+    bad = json.loads(lnexp("norm", *"1 1 1 1 --eps 1e-8 --dtype fp16 --json".split()).out)
+    assert bad["layernorm"]["steps"][-1]["values"][0][0] == "nan"

@@ -113,6 +113,8 @@ def _process(case: Case) -> str:
     status, done = case.outcome.status, len(case.steps)
     if status == "failed":
         return f"The process failed after {done} steps: {case.outcome.error or 'no message'}."
+    if status == "interrupted" and case.outcome.error:
+        return f"Interrupted after {done} steps: {case.outcome.error}."
     return {
         "finished": "Finished, but what it left cannot be read: no verdict.",
         "interrupted": f"Interrupted after {done} steps: `lnexp run` takes it up again.",

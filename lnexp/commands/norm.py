@@ -1,6 +1,8 @@
 """lnexp norm: one vector, normalised step by step."""
 
+from collections.abc import Mapping, Sequence
 from math import isfinite
+from typing import Any
 
 from rich.console import Console
 
@@ -25,7 +27,15 @@ EQUATIONS = {
 }
 
 
-def norm(words: list[str], names: str, eps: float | None, gain: str, bias: str, dtype: str) -> None:
+def norm(
+    words: list[str],
+    names: str,
+    eps: float | None,
+    gain: str,
+    bias: str,
+    dtype: str,
+    as_json: bool,
+) -> None:
     rows = _rows(words)
     norms = _norms(names)
     if eps is not None and not (isfinite(eps) and eps >= 0):
@@ -39,28 +49,45 @@ def norm(words: list[str], names: str, eps: float | None, gain: str, bias: str, 
     if dtype not in DTYPES:
         raise UserError(f"--dtype {dtype}: write {', '.join(DTYPES)}")
     console = Console(highlight=False)
-    results = []
+    worked: dict[str, list[tuple[str, list[list[float]]]]] = {}
     for name in norms:
         steps = work_out(name, rows, eps=eps, gain=gains, bias=biases, dtype=dtype)
         values = [(step.name, step.values.double().tolist()) for step in steps]
         if gains is None and biases is None:  # nothing learned: the normalised values are the end
             values = [item for item in values if item[0] not in ("times gain", "plus bias")]
-        results.append((name, values[-1][1]))
-        print_steps(
-            console,
-            name,
-            EQUATIONS[name],
-            [*_below(name, rows), *why_nonfinite(values, dtype)],
-            values,
-        )
-    if len(results) > 1:
-        print_side_by_side(console, results)
+        worked[name] = values
+    if as_json:
+        used = {name: EPS.get(name, 1e-5) if eps is None else eps for name in worked}
+        print(_json(worked, used, dtype))
+        return
+    for name, values in worked.items():
+        below = [*_below(name, rows), *why_nonfinite(values, dtype)]
+        print_steps(console, name, EQUATIONS[name], below, values)
+    if len(worked) > 1:
+        print_side_by_side(console, [(name, values[-1][1]) for name, values in worked.items()])
     with_eps = [name for name in norms if name != "dyt"]
     if with_eps:
         used = {name: EPS.get(name, 1e-5) if eps is None else eps for name in with_eps}
         shown = sorted({*EPS_SHOWN, *used.values()})
         rms = {n: dict(zip(shown, rms_over_eps(n, rows, shown, dtype), strict=True)) for n in used}
         print_eps(console, rms, used, dtype)
+
+
+def _json(worked: Mapping[str, Sequence[tuple[str, Any]]], eps: Mapping[str, float], dtype: str):
+    """Each norm's steps; a non-finite number is "nan", "inf" or "-inf"."""
+    from ..runs.rundir import strict_json
+
+    return strict_json(
+        {
+            name: {
+                "equation": EQUATIONS[name],
+                "eps": None if name == "dyt" else eps[name],
+                "dtype": dtype,
+                "steps": [{"name": step, "values": values} for step, values in steps],
+            }
+            for name, steps in worked.items()
+        }
+    ).rstrip("\n")
 
 
 def _below(norm: str, rows: list[list[float]]) -> list[str]:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..config import RunConfig
 from ..data import load
 from ..errors import UserError
@@ -38,6 +40,7 @@ INSTRUMENTS = {
 
 def lines_of(table: str, folder: str, config: RunConfig, device: str) -> list[str]:
     """A run's lines of a table; what a worker process does."""
+    torch.set_num_threads(config.train.threads)
     path = Path(folder)
     status = read_status(path)
     steps_done = status.steps_done if status else 0

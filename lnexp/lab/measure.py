@@ -1,6 +1,7 @@
 """After training: the tables of lab/ that a sweep's claims read, a worker process a core."""
 
 import csv
+import sys
 from collections.abc import Collection
 from concurrent.futures import Future
 from io import StringIO
@@ -8,6 +9,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from pebble import ProcessPool
+from tqdm import tqdm
 
 from ..console import say
 from ..labrows import TABLES
@@ -33,14 +35,13 @@ def measure(plan: Plan, out: Path, jobs: int, again: Collection[str]) -> list[st
         if todo:
             say(f"lab/{table}.csv: measuring {amount(len(todo), 'run')}")
             failed += _measured(folder, table, todo, jobs, lines)
-            _write(folder, table, lines)
     return list(dict.fromkeys(failed))
 
 
 def _measured(
     folder: Path, table: str, todo: list[PlannedRun], jobs: int, lines: Lines
 ) -> list[str]:
-    """Adds the runs' lines to `lines`; returns the runs that have none."""
+    """Adds the runs' lines to `lines` and to the table, as they come; returns the runs without."""
     failed, spawn = [], get_context("spawn")  # never fork: torch's threads do not survive it
     with (
         Pipes(spawn) as pipes,
@@ -57,9 +58,11 @@ def _measured(
                 work = [table, str(folder / "runs" / run.name), run.config, run.device]
                 with deaf_children(*SIGNALS):
                     futures[run.name] = pool.schedule(lines_of, args=work)
-            for name, future in futures.items():
+            shown = sys.stderr.isatty()
+            for name in tqdm(futures, desc=f"lab/{table}.csv", unit="run", disable=not shown):
                 try:
-                    lines[name] = future.result()
+                    lines[name] = futures[name].result()
+                    _write(folder, table, lines)
                 except Exception as error:  # or the worker's death: no other run's concern
                     say(f"lab/{table}.csv: {name} not measured: {error}")
                     failed.append(name)

@@ -37,12 +37,12 @@ MAP_ROWS, MAP_COLUMNS = 80, 24
 
 
 def along(runs: pd.DataFrame, sweep: Sweep) -> str:
-    """The axis drawn along x: depth, else the first that is a number, else the first."""
+    """The axis drawn along x: depth, else the number with most values, else the first."""
     free = varying(runs, sweep.axes)
     if DEPTH in free or not free:
         return DEPTH
     numeric = [axis for axis in free if is_numeric(axis_texts(runs, axis))]
-    return (numeric or free)[0]
+    return max(numeric or free[:1], key=lambda axis: len(set(axis_texts(runs, axis))))
 
 
 def gradient_ratio(sweep: Sweep) -> Figure:
