@@ -87,17 +87,28 @@ def run(
         str,
         typer.Option(metavar="2x|N", help="With --extend: times the steps done, or steps in all."),
     ] = "",
+    executor: Annotated[
+        str, typer.Option(metavar="local|ray", help="This machine, or a Ray cluster.")
+    ] = "local",
+    address: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="The cluster's head (ray); none: this machine.")
+    ] = "",
+    gpus_per_run: Annotated[
+        float, typer.Option("--gpus-per-run", help="Of each run on the cluster, such as 0.25.")
+    ] = 0.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would train.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Exit 1 if a claim is refuted.")] = False,
 ) -> None:
     """Train every point of a sweep; what is finished is skipped."""
     from .commands import run as command
     from .commands.choose import Choice
+    from .commands.jobs import executor as place
     from .commands.jobs import workers
 
     choice = Choice(force, retry, extend, steps)
+    where = place(executor, address, gpus_per_run, jobs)
     words = (config, out, set_ or [], workers(jobs), choice)
-    raise typer.Exit(command.run(*words, dry_run, check, fail_fast))
+    raise typer.Exit(command.run(*words, dry_run, check, fail_fast, where))
 
 
 @app.command()

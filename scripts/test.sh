@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# The checks of the project: ruff, pyright, pytest. --all adds what is slow or needs extras.
+# The checks of the project: ruff, pyright, pytest. --all adds what is slow or needs Ray.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-. scripts/venv.sh test
+extras=test
+[ "${1:-}" != "--all" ] || extras=test,ray
+. scripts/venv.sh "$extras"
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/pyright

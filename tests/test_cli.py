@@ -34,8 +34,8 @@ def test_the_commands_and_their_options_are_these():
     }
     assert options == {
         "run": [
-            "--check", "--dry-run", "--extend", "--fail-fast", "--force", "--jobs", "--out",
-            "--retry", "--set", "--steps", "-j", "-o", "-s",
+            "--address", "--check", "--dry-run", "--executor", "--extend", "--fail-fast", "--force",
+            "--gpus-per-run", "--jobs", "--out", "--retry", "--set", "--steps", "-j", "-o", "-s",
         ],
         "plan": ["--json", "--set", "-s"],
         "plot": ["--by", "--format", "--steps", "--style"],

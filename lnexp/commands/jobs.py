@@ -1,8 +1,13 @@
-"""How many runs at a time."""
+"""How many runs at a time, and where."""
 
 import os
+from functools import partial
+from typing import TYPE_CHECKING
 
 from ..errors import UserError
+
+if TYPE_CHECKING:
+    from ..runs.local import Executor
 
 
 def workers(jobs: str) -> int:
@@ -13,3 +18,21 @@ def workers(jobs: str) -> int:
     if not jobs.isascii() or not jobs.isdigit() or int(jobs) < 1:
         raise UserError(f"-j {jobs}: write a number of runs at a time, 1 or more, or auto")
     return int(jobs)
+
+
+def executor(name: str, address: str, gpus_per_run: float, jobs: str) -> "Executor":
+    """--executor local or ray."""
+    if name == "local":
+        for option, given in (("--address", address), ("--gpus-per-run", gpus_per_run)):
+            if given:
+                raise UserError(f"{option} goes with --executor ray")
+        from ..runs.local import local
+
+        return partial(local, jobs=workers(jobs))
+    if name != "ray":
+        raise UserError(f"--executor {name}: write local or ray")
+    if gpus_per_run < 0:
+        raise UserError(f"--gpus-per-run {gpus_per_run:g}: write a number, 0 or more")
+    from ..runs.cluster import cluster
+
+    return cluster(address, gpus_per_run, None if jobs == "auto" else workers(jobs))

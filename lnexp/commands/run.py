@@ -13,6 +13,7 @@ from ..lines import amount
 from ..progress import Progress
 from ..runs.execute import is_done, locked, run_plan
 from ..runs.interrupt import Interruption, interruptible
+from ..runs.local import Executor
 from ..runs.plan import Plan, PlannedRun
 from ..runs.rundir import Status, read_status
 from .choose import Choice
@@ -30,6 +31,7 @@ def run(
     dry_run: bool,
     check: bool,
     fail_fast: bool,
+    executor: Executor,
 ) -> int:
     """Exit code: 0 done, 1 a run failed to execute or --check found a claim refuted, 130
     interrupted."""
@@ -51,7 +53,9 @@ def run(
                     record_claims(plan.folder(out), plan.sweep.claims, datetime.now())
             for at, plan in enumerate(made):
                 work = todo[plan.sweep.name]
-                statuses = _train(plan, out, work, jobs, choice.force, fail_fast, interruption)
+                statuses = _train(
+                    plan, out, work, jobs, choice.force, fail_fast, executor, interruption
+                )
                 failed += [name for name, s in statuses.items() if s.status == "failed"]
                 if failed and fail_fast:
                     made = made[: at + 1]
@@ -117,13 +121,14 @@ def _train(
     jobs: int,
     force: bool,
     fail_fast: bool,
+    executor: Executor,
     interruption: Interruption,
 ) -> dict[str, Status]:
     with Progress(plan.folder(out), len(plan.runs), todo, jobs) as progress:
         return run_plan(
             plan,
             out,
-            jobs=jobs,
+            executor=executor,
             todo=todo,
             force=force,
             fail_fast=fail_fast,

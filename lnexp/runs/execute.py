@@ -1,6 +1,6 @@
-"""A local pool of worker processes: spawned, one a core, each run seeded on its own.
+"""A sweep's runs, each seeded on its own, by workers here (local.py) or elsewhere (cluster.py).
 
-Results do not depend on a run's place in the sweep or on the number of workers.
+Results do not depend on a run's place in the sweep, on the number of workers or on where they are.
 """
 
 import json
@@ -8,28 +8,27 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from math import inf
-from multiprocessing import get_context
 from pathlib import Path
 from time import monotonic
 from traceback import format_exc
-from typing import Any
 
 from filelock import FileLock, Timeout
-from pebble import ProcessExpired, ProcessPool
+from pebble import ProcessExpired
 
 from ..errors import UserError
 from ..model.check import step_flops
 from ..sweep import dump
-from .interrupt import SIGNALS, Interruption, deaf_children
+from .interrupt import Interruption
+from .local import Crew, Executor, local
 from .plan import Plan, PlannedRun
 from .rundir import Status, last_row, read_status, strict_json, write_atomically
-from .stop import Lines, listen
-from .worker import record_failure, train_run
+from .worker import record_failure
 
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 8.0  # to reach a step boundary and to write a snapshot; a slower run is killed
@@ -116,14 +115,16 @@ def run_plan(
     plan: Plan,
     out: Path,
     *,
-    jobs: int,
+    jobs: int = 1,
+    executor: Executor | None = None,
     todo: Sequence[PlannedRun] | None = None,
     force: bool = False,
     fail_fast: bool = False,
     watcher: Watcher | None = None,
     interruption: Interruption | None = None,
 ) -> dict[str, Status]:
-    """Train `todo`, by default what is not done yet; the caller holds the lock.
+    """Train `todo`, by default what is not done yet, `jobs` at a time or by `executor`; the caller
+    holds the lock.
 
     Returns the statuses of the runs trained now. Raises KeyboardInterrupt where `interruption`
     was asked for, after every run in training has left its rows and a snapshot.
@@ -139,49 +140,27 @@ def run_plan(
     todo = sorted(
         todo, key=lambda r: -step_flops(r.config, len(r.corpus.vocabulary)) * r.config.train.steps
     )
-    spawn = get_context("spawn")  # never fork: torch's threads do not survive it
-    with (
-        interruption.gently(),
-        Lines(spawn) as lines,
-        ProcessPool(
-            max_workers=min(jobs, len(todo)),
-            initializer=listen,
-            initargs=lines.heard,
-            context=spawn,
-        ) as pool,
-    ):
-        try:
-            for run in todo:
-                if force and (path := folder / "runs" / run.name).exists():
-                    shutil.rmtree(path)
-            with deaf_children(*SIGNALS):  # the first call starts the workers
-                futures: dict[Future, PlannedRun] = {
-                    pool.schedule(train_run, _work(run, folder)): run for run in todo
-                }
-            watcher = watcher or Watcher()
-            statuses = _gather(futures, folder, lines, fail_fast, watcher, interruption)
-        finally:
-            pool.stop()
-            lines.end()
+    for run in todo:
+        if force and (path := folder / "runs" / run.name).exists():
+            shutil.rmtree(path)
+    executor = executor or partial(local, jobs=jobs)
+    with interruption.gently(), executor(folder, todo) as crew:
+        statuses = _gather(crew, folder, fail_fast, watcher or Watcher(), interruption)
     if interruption.asked:
         raise KeyboardInterrupt
     return statuses
 
 
-def _work(run: PlannedRun, folder: Path) -> list[Any]:
-    return [str(folder / "runs" / run.name), run.config, run.device, run.corpus.sha256]
-
-
 def _gather(
-    futures: Mapping[Future, PlannedRun],
+    crew: Crew,
     folder: Path,
-    lines: Lines,
     fail_fast: bool,
     watcher: Watcher,
     interruption: Interruption,
 ) -> dict[str, Status]:
     """Wait for the runs, or, once they are to stop, a little while for those in training."""
     statuses: dict[str, Status] = {}
+    futures = crew.futures
     pending, latest, failed = set(futures), inf, False
     while pending and monotonic() < latest:
         over, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
@@ -192,7 +171,7 @@ def _gather(
             watcher.ended(run, statuses[run.name])
         watcher.running([futures[f].name for f in futures if f in pending and f.running()])
         if pending and latest == inf and (interruption.asked or (fail_fast and failed)):
-            lines.stop()
+            crew.stop()
             watcher.stopping()
             pending = {future for future in pending if future.running()}
             latest = monotonic() + GRACE_SECONDS

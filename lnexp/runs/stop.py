@@ -19,6 +19,11 @@ def asked() -> bool:
     return _asked.is_set()
 
 
+def ask() -> None:
+    """In a worker: from now on asked() is true."""
+    _asked.set()
+
+
 def listen(stop: connection.Connection, end: connection.Connection) -> None:
     """In a worker: from now on `stop` makes asked() true, and `end` ends this process at once.
 
@@ -28,7 +33,7 @@ def listen(stop: connection.Connection, end: connection.Connection) -> None:
 
     def wait() -> None:
         connection.wait([stop, end])
-        _asked.set()
+        ask()
         connection.wait([end])
         os._exit(0)
 

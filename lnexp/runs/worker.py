@@ -29,15 +29,23 @@ def _corpus(data_json: str) -> Corpus:
     return load(Data.model_validate_json(data_json))
 
 
-def train_run(folder: str, config: RunConfig, device: str, data_sha256: str) -> Status:
-    """Train one run into its folder. An exception becomes status failed with its traceback in
-    error.txt; it never leaves this function. Asked to stop, it leaves at the next step boundary
-    with a snapshot to go on from."""
+def train_run(
+    folder: str,
+    config: RunConfig,
+    device: str,
+    data_sha256: str,
+    corpus: Corpus | None = None,
+) -> Status:
+    """Train one run into its folder, on `corpus` or else the text it names.
+
+    An exception becomes status failed with its traceback in error.txt; it never leaves this
+    function. Asked to stop, it leaves at the next step boundary with a snapshot to go on from.
+    """
     if asked():  # before this run began
         return Status("interrupted")
     run = RunDir(Path(folder))
     try:
-        corpus = _corpus(config.data.model_dump_json())
+        corpus = corpus or _corpus(config.data.model_dump_json())
         if corpus.sha256 != data_sha256:
             raise UserError("data: the text changed after the sweep was planned; run it again")
         state = set_up(config, corpus, device)

@@ -33,7 +33,7 @@ class NoPool:
 def run_here(*words: object, cwd: Path) -> Said:
     """`lnexp run WORDS`, trained in this process."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lnexp.runs.execute.ProcessPool", NoPool)
+        patch.setattr("lnexp.runs.local.ProcessPool", NoPool)
         return lnexp("run", *words, cwd=cwd)
 
 
