@@ -11,7 +11,7 @@ import pytest
 
 from lnexp.errors import UserError
 from lnexp.rows import EventRow, LayerRow, StepRow, header
-from lnexp.runs import execute, worker
+from lnexp.runs import local, worker
 from lnexp.runs.execute import is_done, locked, run_plan, write_index
 from lnexp.runs.plan import make_plan
 from lnexp.runs.rundir import read_status
@@ -126,7 +126,7 @@ def die(*_: object) -> None:
 
 def test_a_worker_that_is_killed_makes_its_run_failed_with_the_signal_named(tmp_path, monkeypatch):
     plan = plan_of(tmp_path, "seeds=[0]", "model.dropout=[0.0]")
-    monkeypatch.setattr(execute, "train_run", die)
+    monkeypatch.setattr(local, "train_run", die)
     statuses = run_plan(plan, tmp_path, jobs=1)
     assert {s.status for s in statuses.values()} == {"failed"} and len(statuses) == 2
     assert all("SIGKILL" in (s.error or "") for s in statuses.values())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lnexp.runs import checkpoint, execute
+from lnexp.runs import checkpoint, execute, local
 from lnexp.runs.execute import Watcher, run_plan
 from lnexp.runs.interrupt import Interruption
 from lnexp.runs.plan import make_plan
@@ -122,7 +122,7 @@ def test_a_worker_that_reaches_no_step_boundary_is_killed(sweep, monkeypatch):
         def running(self, names):
             interruption.asked = bool(names)
 
-    monkeypatch.setattr(execute, "train_run", never_ends)
+    monkeypatch.setattr(local, "train_run", never_ends)
     monkeypatch.setattr(execute, "GRACE_SECONDS", 0.3)
     plan = make_plan(load_sweep(sweep / "small.yaml"))
     with pytest.raises(KeyboardInterrupt):
