@@ -31,8 +31,10 @@ def executor(name: str, address: str, gpus_per_run: float, jobs: str) -> "Execut
         return partial(local, jobs=workers(jobs))
     if name != "ray":
         raise UserError(f"--executor {name}: write local or ray")
-    if gpus_per_run < 0:
-        raise UserError(f"--gpus-per-run {gpus_per_run:g}: write a number, 0 or more")
+    if not (0 <= gpus_per_run <= 1 or gpus_per_run.is_integer() and gpus_per_run > 0):
+        raise UserError(
+            f"--gpus-per-run {gpus_per_run:g}: write a share, such as 0.25, or a whole number"
+        )
     from ..runs.cluster import cluster
 
     return cluster(address, gpus_per_run, None if jobs == "auto" else workers(jobs))

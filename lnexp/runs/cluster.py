@@ -5,7 +5,10 @@ snapshot that came back, bit for bit.
 """
 
 import os
+import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -13,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from math import inf
 from pathlib import Path
 from threading import Lock
 from time import monotonic, sleep
@@ -30,6 +34,7 @@ from .rundir import Status
 from .worker import record_failure
 
 CONNECT_SECONDS = 10.0
+ANSWER_SECONDS = 30.0
 LOST_SECONDS = 60.0  # for the cluster to notice that a node is gone
 TRIES = 4  # nodes that one run may lose
 
@@ -56,6 +61,18 @@ def _reachable(address: str) -> None:
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise UserError(f"--address {address}: no cluster answers there: {why}") from None
+    # ray.init waits for minutes at a port that is not Ray's, so another process asks first.
+    command = [sys.executable, "-m", "ray.scripts.scripts", "status", f"--address={address}"]
+    quiet = subprocess.DEVNULL
+    try:
+        found = subprocess.run(
+            command, stdin=quiet, stdout=quiet, stderr=quiet, timeout=ANSWER_SECONDS
+        )
+        why = f"`ray status --address={address}` says why" if found.returncode else ""
+    except subprocess.TimeoutExpired:
+        why = f"no answer in {ANSWER_SECONDS:g} seconds"
+    if why:
+        raise UserError(f"--address {address}: no cluster answers there: {why}")
 
 
 @contextmanager
@@ -84,19 +101,25 @@ def _connect(ray: Any, address: str) -> None:
     host = address.rpartition(":")[0]
     here = {"_node_ip_address": host} if host.startswith("127.") else {}
     where = {"address": address} if address else {"include_dashboard": False}
+    ours = signal.getsignal(signal.SIGTERM)  # Ray sets its own, which ends the process at once
     try:
         ray.init(**where, **here, log_to_driver=False, logging_level="ERROR")
     except (OSError, RuntimeError, ValueError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"--executor ray: {first}") from None
+    finally:
+        signal.signal(signal.SIGTERM, ours)
 
 
 def _room(ray: Any, todo: Sequence[PlannedRun], gpus: float) -> int:
     """How many runs the cluster has room for at a time. Raises UserError where it has for none."""
+    if not gpus and any(run.device == "cuda" for run in todo):
+        raise UserError("--executor ray: train.device is cuda: give --gpus-per-run, such as 0.25")
     threads = max(run.config.train.threads for run in todo)
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     fits = [
-        min(n.get("CPU", 0) // threads, n.get("GPU", 0) // gpus if gpus else float("inf"))
+        # 1 // 0.1 is 9: a tenth is a little more than a tenth.
+        min(n.get("CPU", 0) // threads, n.get("GPU", 0) / gpus + 1e-9 if gpus else inf) // 1
         for n in nodes
     ]
     if not sum(fits):
@@ -168,7 +191,7 @@ class _Driver:
             try:
                 return self._follow(run, path, nodes.append)
             except self.ray.exceptions.RayTaskError as error:
-                why = str(error.cause).splitlines()[0]
+                why = f"{type(error.cause).__name__}: {error.cause}"
                 return record_failure(path, why, f"{error}\n")
             except self.ray.exceptions.RayError as error:
                 if self.ended:

@@ -2,6 +2,7 @@
 as they grow.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +75,10 @@ class Changes:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.seen = {path.name: _mark(path) for path in folder.iterdir()}
+        self.seen = {path.name: _mark(path.stat()) for path in folder.iterdir()}
+        # A table that was there before may be emptied by a run that starts anew, and have grown
+        # past its old size at the next look; one that this run wrote only grows.
+        self.sent = set[str]()
 
     def take(self) -> list[Change]:
         # A snapshot is looked at before the rows and sent after them: rows may be ahead of it.
@@ -86,25 +90,25 @@ class Changes:
     def _of(self, name: str) -> Change | None:
         path, before = self.folder / name, self.seen.get(name)
         try:
-            now = _mark(path)
-            if now == before:
-                return None
-            grown = before is not None and path.suffix == ".csv" and now[0] == before[0]
-            offset = before[1] if grown and before else 0
             with path.open("rb") as file:
+                now = _mark(os.fstat(file.fileno()))  # of these bytes, whatever the name means next
+                if now == before:
+                    return None
+                grown = name in self.sent and path.suffix == ".csv"
+                offset = before[1] if before and grown and now[0] == before[0] else 0
                 file.seek(offset)
                 content = file.read()
         except FileNotFoundError:
             if self.seen.pop(name, None) is None:
                 return None
             return Change(name, 0, None)
+        self.sent.add(name)
         self.seen[name] = (now[0], offset + len(content), now[2])
         return Change(name, offset, content)
 
 
-def _mark(path: Path) -> tuple[int, int, int]:
+def _mark(found: os.stat_result) -> tuple[int, int, int]:
     """Which file it is, its size, and when it was written."""
-    found = path.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
@@ -127,7 +131,8 @@ def apply(folder: Path, changes: list[Change]) -> None:
 
 
 def held(folder: Path) -> dict[str, bytes]:
-    """A run's files as they are here."""
+    """A run's files as they are here, without its plots/."""
     if not folder.is_dir():
         return {}
-    return {p.name: p.read_bytes() for p in folder.iterdir() if not p.name.endswith(".tmp")}
+    files = (path for path in folder.iterdir() if path.is_file())
+    return {path.name: path.read_bytes() for path in files if path.suffix != ".tmp"}

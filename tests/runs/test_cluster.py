@@ -1,5 +1,6 @@
 """A real Ray cluster of two nodes on loopback, which these tests start and stop."""
 
+import json
 import os
 import random
 import shutil
@@ -16,7 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from lnexp.runs.remote import Change, Changes, apply
+from lnexp.rows import StepRow, header, line
+from lnexp.runs.remote import Change, Changes, apply, held
+from lnexp.runs.rundir import RunDir
 
 from .small import rows, write_config
 
@@ -59,8 +62,9 @@ class Cluster:
         words = [str(Path(sys.executable).parent / "ray"), "start", "--block", "--num-cpus=1",
                  "--object-store-memory=80000000", *options]  # fmt: skip
         log = Path(self.folder, f"node{len(self.nodes)}.log")
+        env = {**ENV, "TMPDIR": self.folder}  # a task that is killed leaves its files there
         with log.open("w") as out:
-            node = subprocess.Popen(words, env=ENV, stdout=out, stderr=out, start_new_session=True)
+            node = subprocess.Popen(words, env=env, stdout=out, stderr=out, start_new_session=True)
         self.nodes.append(node)
         wait_for(lambda: "Ray runtime started" in log.read_text(), log)
 
@@ -136,32 +140,93 @@ def local(tmp_path_factory) -> dict[str, list[list[str]]]:
     return rows(folder)
 
 
+def begun(folder: Path) -> int:
+    """Runs in training that the driver holds some rows of."""
+    tables = (folder / "small" / "runs").glob("*/steps.csv")
+    return sum(path.read_bytes().count(b"\n") > 20 for path in tables)
+
+
 @pytest.mark.slow
 @without_ray
-@pytest.mark.parametrize("lost", [False, True], ids=["whole", "a node is lost"])
-def test_the_rows_are_those_of_this_machine_even_when_a_node_is_lost(
-    cluster, local, tmp_path, lost
-):
+@pytest.mark.parametrize("every", [50, 5000], ids=["with a snapshot", "before any snapshot"])
+def test_a_lost_node_changes_no_row(cluster, local, tmp_path, every):
     folder = config(tmp_path / "driver")
-    running = begin(folder, "--executor", "ray", "--address", cluster.address)
-    if lost:
-        wait_for(lambda: snapshots(folder) == 2, "a snapshot of either node")
-        cluster.kill(cluster.nodes[1])
-    said = end(running)
-    assert ("its node was lost; it starts again from its last snapshot" in said) == lost
+    running = begin(
+        folder, "--executor", "ray", "--address", cluster.address,
+        "-s", f"measure.snapshot_every={every}",
+    )  # fmt: skip
+    known = snapshots if every == 50 else begun
+    wait_for(lambda: known(folder) == 2, "what comes back of either node")
+    (folder / "text.txt").unlink()  # what still runs must have got it from the driver
+    cluster.kill(cluster.nodes[1])
+    where = "from its last snapshot" if every == 50 else "at step 0: no snapshot came back"
+    assert f"its node was lost; it starts again {where}" in end(running)
     assert rows(folder) == local
 
 
 @pytest.mark.slow
 @without_ray
-def test_an_interrupted_sweep_leaves_at_a_step_and_goes_on_here(cluster, local, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_sweep_leaves_at_a_step_and_goes_on_here(cluster, local, tmp_path, number):
     folder = config(tmp_path / "driver")
     running = begin(folder, "--executor", "ray", "--address", cluster.address)
     wait_for(lambda: snapshots(folder) == 2, "a snapshot of either node")
-    running.send_signal(signal.SIGINT)
+    running.send_signal(number)
     end(running, 130)
     end(begin(folder, "-j", "2"))
     assert rows(folder) == local
+
+
+@pytest.mark.slow
+@without_ray
+def test_rows_statuses_and_files_of_eight_runs_are_those_of_local_workers(tmp_path):
+    found = []
+    for place in (["-j", "2"], ["-j", "2", "--executor", "ray"]):
+        folder = tmp_path / place[-1]
+        folder.mkdir()
+        write_config(folder)
+        end(begin(folder, *place))
+        runs = folder / "small" / "runs"
+        statuses = [json.loads(p.read_text()) for p in sorted(runs.glob("*/status.json"))]
+        assert len(statuses) == 8 and all(status.pop("seconds") > 0 for status in statuses)
+        names = sorted(str(path.relative_to(runs)) for path in runs.rglob("*"))
+        configs = [path.read_text() for path in sorted(runs.glob("*/config.yaml"))]
+        found.append((rows(folder), statuses, names, configs))
+    assert found[0] == found[1]
+
+
+@pytest.mark.slow
+@without_ray
+def test_a_port_that_is_not_rays_is_one_line(tmp_path):
+    folder = config(tmp_path / "driver")
+    with socket.create_server(("127.0.0.2", 0)) as other:
+        address = f"127.0.0.2:{other.getsockname()[1]}"
+        said = end(begin(folder, "--executor", "ray", "--address", address), 2)
+    assert f"--address {address}: no cluster answers there" in said
+    assert len(said.splitlines()) == 1 and not (folder / "small").exists()
+
+
+def test_a_run_that_starts_anew_leaves_no_row_of_its_first_try(tmp_path):
+    node, driver = tmp_path / "node", tmp_path / "driver"
+    first = line(header(StepRow)) + "0,of the first try\n" * 9
+    for folder in (node, driver):
+        folder.mkdir()
+        (folder / "steps.csv").write_text(first)
+    changes = Changes(node)
+    run = RunDir(node).begin("", {})
+    apply(driver, changes.take())
+    assert (driver / "steps.csv").read_text() == line(header(StepRow))
+    run.close()
+    with (node / "steps.csv").open("a") as file:
+        file.write("0,of the second\n" * 20)
+    apply(driver, changes.take())
+    assert (driver / "steps.csv").read_bytes() == (node / "steps.csv").read_bytes()
+
+
+def test_a_run_with_plots_is_sent_without_them(tmp_path):
+    (tmp_path / "plots").mkdir()
+    (tmp_path / "steps.csv").write_bytes(b"step\n")
+    assert held(tmp_path) == {"steps.csv": b"step\n"}
 
 
 def test_a_folder_is_followed_as_it_grows_and_rows_go_before_the_snapshot(tmp_path):
