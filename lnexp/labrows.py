@@ -32,7 +32,8 @@ class BatchRow:
 class NormRow:
     """One norm of a trained model, on one batch, in fp64; without its gain and bias.
 
-    A norm over the batch takes the batch's own statistics.
+    A norm over the batch takes the batch's own statistics. Empty: there is no such figure (of one
+    token, of an output that is 0).
     """
 
     run: str
@@ -45,7 +46,7 @@ class NormRow:
     output_rms: float
     expected_rms: float | None  # sqrt(mean v / (v + eps)), v what eps is added to
     undo_r2: float | None  # of the best gain and bias a feature that turn the output back into x
-    scale_change: float  # RMS of norm(3 x + 7) - norm(x) / RMS of norm(x)
+    scale_change: float | None  # RMS of norm(3 x + 7) - norm(x) / RMS of norm(x)
 
 
 @dataclass(frozen=True, slots=True)

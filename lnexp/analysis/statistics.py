@@ -17,7 +17,7 @@ MAD_TO_SIGMA = 1.4826
 LARGE = np.errstate(over="ignore", invalid="ignore")
 
 
-def wilson(successes: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
+def wilson(successes: float, total: float, confidence: float = 0.95) -> tuple[float, float]:
     """The p with |successes/total - p| = z sqrt(p (1 - p) / total) (Wilson 1927); (0, 1) if none.
 
     Its limits never leave 0 .. 1, and 0 of n still has an upper limit above 0.

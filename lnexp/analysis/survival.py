@@ -42,4 +42,4 @@ def survival(done: Sequence[int], bad: Sequence[int | None]) -> list[Point]:
 
 
 def _point(step: int, share: float, total: float, left: int) -> Point:
-    return Point(step, share, *wilson(round(share * total), round(total)), left)
+    return Point(step, share, *wilson(share * total, total), left)

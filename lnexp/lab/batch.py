@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from ..labrows import BatchRow
-from .subject import Subject, norms_training
+from ..measure.forward import rms
+from .subject import Subject, norms_training, ratio
 
 
-def change(one: Tensor, other: Tensor) -> float:
+def change(one: Tensor, other: Tensor) -> float | None:
     """max |one - other| / RMS of one."""
-    return float((one - other).abs().max() / one.square().mean().sqrt())
+    return ratio((one - other).abs().max(), rms(one))
 
 
 @torch.no_grad()

@@ -20,7 +20,7 @@ from ..labrows import DriftRow
 from ..seeds import derive
 from ..train.loop import train
 from ..train.state import State, set_up
-from .subject import Subject
+from .subject import HALVES, Subject
 
 EVERY = 10  # steps between two readings
 SHIFT = 0.5  # standard deviation of the shift, in units of a norm's output, and of ln scale
@@ -46,9 +46,11 @@ def drift(subject: Subject) -> Iterator[DriftRow]:
 def _trained(subject: Subject, inject: bool) -> tuple[float | None, float | None, float]:
     """Drift of mean and of std, and end loss, of the run trained anew."""
     quiet = Measure(level="off", keep="none")
-    config = subject.config.model_copy(update={"measure": quiet})
+    # As many steps as it has: a run may have gone on beyond its config's.
+    length = subject.config.train.model_copy(update={"steps": subject.steps_done})
+    config = subject.config.model_copy(update={"measure": quiet, "train": length})
     state = set_up(config, subject.corpus, subject.device)
-    sublayers = [getattr(block, half) for block in state.model.blocks for half in ("attn", "mlp")]
+    sublayers = [getattr(block, half) for block in state.model.blocks for half in HALVES]
     bodies: list[nn.Module] = [sublayer.body for sublayer in sublayers]
     x_BT = subject.windows()[0][0].to(state.batches.device)
     readings: list[Moments] = []
@@ -59,15 +61,17 @@ def _trained(subject: Subject, inject: bool) -> tuple[float | None, float | None
                 readings.append(_moments(state, bodies, x_BT))
             losses.append(record.step.loss)
     end = float(np.median(losses[-end_window(len(losses)) :]))
-    pairs = [distance(*pair) for pair in pairwise(readings)]
+    pairs = [moved for pair in pairwise(readings) if (moved := distance(*pair))]
     means, stds = zip(*pairs, strict=True) if pairs else ((), ())
     return _mean(means), _mean(stds), end
 
 
-def distance(before: Moments, after: Moments) -> tuple[float, float]:
+def distance(before: Moments, after: Moments) -> tuple[float, float] | None:
     """mean |difference of means| / std before; mean |ln ratio of stds|; of features that vary."""
     (mean0, std0), (mean1, std1) = before, after
     alive = (std0 > 0) & (std1 > 0)
+    if not alive.any():
+        return None
     shift, ratio = (mean1 - mean0).abs() / std0, std1 / std0
     return float(shift[alive].mean()), float(ratio[alive].log().abs().mean())
 

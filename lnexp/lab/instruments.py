@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from ..config import RunConfig
-from ..data import load
 from ..errors import UserError
 from ..labrows import TABLES
 from ..rows import header, line
 from ..rules import WITHOUT_NORM
 from ..runs.rundir import read_status
+from ..runs.worker import text_of
 from .batch import batch
 from .drift import drift
 from .norms import norms
@@ -38,15 +38,17 @@ INSTRUMENTS = {
 }
 
 
-def lines_of(table: str, folder: str, config: RunConfig, device: str) -> list[str]:
+def lines_of(
+    table: str, folder: str, config: RunConfig, device: str, data_sha256: str
+) -> list[str]:
     """A run's lines of a table; what a worker process does."""
     torch.set_num_threads(config.train.threads)
     path = Path(folder)
     status = read_status(path)
     steps_done = status.steps_done if status else 0
-    subject = Subject(path, steps_done, config, load(config.data), device)
     names = header(TABLES[table])
     try:
+        subject = Subject(path, steps_done, config, text_of(config.data, data_sha256), device)
         rows = INSTRUMENTS[table].measure(subject)
         return [line(getattr(row, name) for name in names) for row in rows]
     except UserError as error:  # its lines must cross to the parent as one

@@ -3,23 +3,18 @@
 import csv
 import sys
 from collections.abc import Collection
-from concurrent.futures import Future
 from io import StringIO
-from multiprocessing import get_context
 from pathlib import Path
 
-from pebble import ProcessPool
 from tqdm import tqdm
 
 from ..console import say
 from ..labrows import TABLES
 from ..lines import amount
 from ..rows import header, line
-from ..runs.interrupt import SIGNALS, deaf_children
+from ..runs.local import work, workers
 from ..runs.plan import Plan, PlannedRun
 from ..runs.rundir import read_status, write_atomically
-from ..runs.stop import Lines as Pipes
-from ..runs.stop import listen
 from .instruments import INSTRUMENTS, lines_of
 
 Lines = dict[str, list[str]]  # run -> its lines of a table
@@ -42,33 +37,18 @@ def _measured(
     folder: Path, table: str, todo: list[PlannedRun], jobs: int, lines: Lines
 ) -> list[str]:
     """Adds the runs' lines to `lines` and to the table, as they come; returns the runs without."""
-    failed, spawn = [], get_context("spawn")  # never fork: torch's threads do not survive it
-    with (
-        Pipes(spawn) as pipes,
-        ProcessPool(
-            max_workers=min(jobs, len(todo)),
-            initializer=listen,
-            initargs=pipes.heard,
-            context=spawn,
-        ) as pool,
-    ):
-        try:
-            futures: dict[str, Future] = {}
-            for run in todo:
-                work = [table, str(folder / "runs" / run.name), run.config, run.device]
-                with deaf_children(*SIGNALS):
-                    futures[run.name] = pool.schedule(lines_of, args=work)
-            shown = sys.stderr.isatty()
-            for name in tqdm(futures, desc=f"lab/{table}.csv", unit="run", disable=not shown):
-                try:
-                    lines[name] = futures[name].result()
-                    _write(folder, table, lines)
-                except Exception as error:  # or the worker's death: no other run's concern
-                    say(f"lab/{table}.csv: {name} not measured: {error}")
-                    failed.append(name)
-        except BaseException:
-            pool.stop()
-            raise
+    failed = []
+    with workers(lines_of, [(table, *work(run, folder)) for run in todo], jobs) as (futures, _):
+        ended = zip((run.name for run in todo), futures, strict=True)
+        quiet = not sys.stderr.isatty()
+        bar = tqdm(ended, desc=f"lab/{table}.csv", unit="run", total=len(todo), disable=quiet)
+        for name, future in bar:
+            try:
+                lines[name] = future.result()
+                _write(folder, table, lines)
+            except Exception as error:  # or the worker's death: no other run's concern
+                say(f"lab/{table}.csv: {name} not measured: {error}")
+                failed.append(name)
     return failed
 
 

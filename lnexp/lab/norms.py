@@ -11,14 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from ..labrows import NormRow
+from ..measure.forward import rms
 from ..model.norms import NORMS, build_norm
-from .subject import Subject, norms_training, sublayer_norms
+from .subject import Subject, norms_training, ratio, sublayer_norms
 
 ADDED = ("layernorm", "layernorm_plain", "rmsnorm", "rmsnorm_plain")  # eps is added to a square
-
-
-def rms(x: Tensor) -> float:
-    return float(x.square().mean().sqrt())
 
 
 @torch.no_grad()
@@ -40,25 +37,26 @@ def norms(subject: Subject) -> Iterator[NormRow]:
             run=subject.run,
             steps_done=subject.steps_done,
             layer=layer,
-            part=part,  # type: ignore[arg-type]
+            part=part,
             **figures(settings.norm, settings.eps, x_MD, y_MD),
-            scale_change=rms(bare(3 * x_MD + 7) - y_MD) / rms(y_MD),
+            scale_change=ratio(rms(bare(3 * x_MD + 7) - y_MD), rms(y_MD)),
         )
 
 
 def figures(norm: str, eps: float, x_MD: Tensor, y_MD: Tensor) -> dict[str, Any]:
     """The columns of a norm that turned x into y."""
     sigma_M = x_MD.std(-1, correction=0)
+    spread = len(sigma_M) > 1 and bool((sigma_M > 0).all())
     beside = NORMS[norm].beside_eps
     expected = None
     if norm in ADDED and beside is not None:
         v_M = beside(x_MD)
         expected = sqrt(float((v_M / (v_M + eps)).mean()))
     return {
-        "input_rms": rms(x_MD),
-        "token_sigma": rms(sigma_M),
-        "sigma_spread": float(sigma_M.log().std()) if bool((sigma_M > 0).all()) else None,
-        "output_rms": rms(y_MD),
+        "input_rms": float(rms(x_MD)),
+        "token_sigma": float(rms(sigma_M)),
+        "sigma_spread": float(sigma_M.log().std()) if spread else None,
+        "output_rms": float(rms(y_MD)),
         "expected_rms": expected,
         "undo_r2": undo_r2(x_MD, y_MD),
     }

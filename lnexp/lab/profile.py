@@ -6,14 +6,16 @@ RMS_l is the stream's after block l, counted from 1; RMS_0 the embedding's.
 import csv
 from collections.abc import Iterator, Sequence
 from math import isfinite, prod
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from ..errors import UserError
 from ..labrows import ProfileRow
+from ..measure.nonfinite import total
+from ..model.branches import Block
 from ..model.placements import PLACEMENTS, Seat
-from .subject import Subject
+from .subject import HALVES, Subject, ratio
 
 Reading = dict[tuple[int, str], dict[str, float | None]]  # (layer, part) -> columns
 
@@ -29,22 +31,28 @@ def profile(subject: Subject) -> Iterator[ProfileRow]:
             steps.setdefault(step, {})[layer, part] = cells
     if not steps:
         raise UserError(f"{table} holds no reading")
-    for when, step in (("first", min(steps)), ("last", max(steps))):
+    times: tuple[tuple[Literal["first", "last"], int], ...] = (
+        ("first", min(steps)),
+        ("last", max(steps)),
+    )
+    for when, step in times:
         yield ProfileRow(
             run=subject.run,
             steps_done=subject.steps_done,
-            when=when,  # type: ignore[arg-type]
+            when=when,
             step=step,
             **figures(steps[step], subject.config.model.depth, _after_every_sum(subject)),
         )
 
 
 def _after_every_sum(subject: Subject) -> bool:
-    """Whether a norm follows each h + F(h), and h is not scaled: the path by the identity."""
+    """Whether a norm follows each h + F(h), with nothing else in the sum and h not scaled: the one
+    case in which RMS(h) / RMS(h + F) is what the path by the skips is multiplied by."""
     model = subject.config.model
     placement = PLACEMENTS[model.placement]
     form = placement.at(Seat(model.depth - 1, "mlp", model.depth))
-    return model.residual and form.after and not form.before and form.skip == 1
+    alone = placement.block is Block and form.skip == 1
+    return model.residual and alone and form.after and not form.before
 
 
 def figures(reading: Reading, depth: int, sums: bool) -> dict[str, Any]:
@@ -53,7 +61,7 @@ def figures(reading: Reading, depth: int, sums: bool) -> dict[str, Any]:
     def column(name: str, places: Sequence[tuple[int, str]]) -> list[float | None]:
         return [reading.get(place, {}).get(name) for place in places]
 
-    sublayers = [(layer, part) for layer in range(depth) for part in ("attn", "mlp")]
+    sublayers = [(layer, part) for layer in range(depth) for part in HALVES]
     start = reading.get((-1, "embed"), {}).get("act_rms")
     blocks = column("act_rms", [(layer, "mlp") for layer in range(depth)])
     stream = column("act_rms", sublayers)
@@ -65,13 +73,12 @@ def figures(reading: Reading, depth: int, sums: bool) -> dict[str, Any]:
     rms_exponent, rms_r2 = power(at, blocks)
     growth = ratio(blocks[-1], start)
     gradients = [
-        total(column("grad_norm", [(layer, "attn"), (layer, "mlp")])) for layer in (0, depth - 1)
+        _total(column("grad_norm", [(layer, "attn"), (layer, "mlp")])) for layer in (0, depth - 1)
     ]
     matrix = {
         part: ratio(*column("grad_norm", [(0, part), (depth - 1, part)])) for part in ("wq", "w2")
     }
     flowed = ratio(flow[0], flow[-1])
-    final = blocks[-1]
     return {
         "fit_from": 1,
         "fit_to": depth,
@@ -92,7 +99,7 @@ def figures(reading: Reading, depth: int, sums: bool) -> dict[str, Any]:
         "stream_grad_ratio": flowed,
         "stream_grad_per_sublayer": root(flowed, 2 * depth - 1),
         "identity_path": _path([start, *stream[:-1]], inputs) if sums else None,
-        "token_cosine_last": None if final is None else column("token_cosine", sublayers)[-1],
+        "token_cosine_last": column("token_cosine", sublayers)[-1],
     }
 
 
@@ -107,19 +114,14 @@ def power(x: Sequence[float], y: Sequence[float | None]) -> tuple[float | None, 
     return float(slope), 1 - left / spread if spread > 0 else None
 
 
-def ratio(one: float | None, other: float | None) -> float | None:
-    """None where one is not measured, or 0 stands below."""
-    return None if one is None or other is None or other == 0 else one / other
-
-
 def root(value: float | None, degree: int) -> float | None:
     return None if value is None or value < 0 else value ** (1 / degree)
 
 
-def total(norms: Sequence[float | None]) -> float | None:
-    """Root of the summed squares of those measured."""
+def _total(norms: Sequence[float | None]) -> float | None:
+    """Of those measured."""
     there = [norm for norm in norms if norm is not None]
-    return float(np.hypot.reduce(there)) if there else None
+    return total(there) if there else None
 
 
 def _only(choose: Any, values: Sequence[float | None]) -> float | None:

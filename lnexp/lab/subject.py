@@ -16,6 +16,7 @@ from ..config import RunConfig
 from ..data import Batches, Corpus
 from ..model.check import is_norm
 from ..model.gpt import GPT
+from ..rows import Part
 from ..runs.trained import load_trained
 
 CPU = torch.device("cpu")
@@ -58,10 +59,20 @@ def norms_training(model: GPT) -> GPT:
     return copy
 
 
-def sublayer_norms(model: GPT) -> Iterator[tuple[int, str, nn.Module]]:
+def ratio(one: Tensor | float | None, other: Tensor | float | None) -> float | None:
+    """None where one is not measured, or 0 stands below."""
+    if one is None or other is None or float(other) == 0:
+        return None
+    return float(one) / float(other)
+
+
+HALVES: tuple[Part, ...] = ("attn", "mlp")
+
+
+def sublayer_norms(model: GPT) -> Iterator[tuple[int, Part, nn.Module]]:
     """(layer, part, norm) of the norm that serves each sublayer, and of the final norm."""
     for layer, block in enumerate(model.blocks):
-        for part in ("attn", "mlp"):
+        for part in HALVES:
             norm = getattr(block, part).serving_norm
             if norm is not None:
                 yield layer, part, norm

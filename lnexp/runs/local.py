@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from pebble import ProcessPool
 
+from ..config import RunConfig
 from .interrupt import SIGNALS, deaf_children
 from .plan import PlannedRun
 from .stop import Lines, listen
@@ -27,11 +29,22 @@ class Crew:
 Executor = Callable[[Path, Sequence[PlannedRun]], AbstractContextManager[Crew]]
 
 
+Work = tuple[str, RunConfig, str, str]  # folder, config, device and the text's SHA-256 of a run
+
+
+def work(run: PlannedRun, folder: Path) -> Work:
+    return str(folder / "runs" / run.name), run.config, run.device, run.corpus.sha256
+
+
 @contextmanager
-def local(folder: Path, todo: Sequence[PlannedRun], jobs: int) -> Iterator[Crew]:
+def workers(
+    task: Callable[..., Any], todo: Sequence[Sequence[Any]], jobs: int
+) -> Iterator[tuple[list[Future], Callable[[], None]]]:
+    """Futures of task(*arguments) for all of `todo`, and what asks the workers to stop at their
+    next step; whatever still works when this is left is killed."""
     spawn = get_context("spawn")  # never fork: torch's threads do not survive it
     with (
-        Lines(spawn) as lines,
+        closing(Lines(spawn)) as lines,
         ProcessPool(
             max_workers=min(jobs, len(todo)),
             initializer=listen,
@@ -41,14 +54,14 @@ def local(folder: Path, todo: Sequence[PlannedRun], jobs: int) -> Iterator[Crew]
     ):
         try:
             with deaf_children(*SIGNALS):  # the first call starts the workers
-                futures: dict[Future, PlannedRun] = {
-                    pool.schedule(train_run, _work(run, folder)): run for run in todo
-                }
-            yield Crew(futures, lines.stop)
+                futures: list[Future] = [pool.schedule(task, arguments) for arguments in todo]
+            yield futures, lines.stop
         finally:
             pool.stop()
             lines.end()
 
 
-def _work(run: PlannedRun, folder: Path) -> list:
-    return [str(folder / "runs" / run.name), run.config, run.device, run.corpus.sha256]
+@contextmanager
+def local(folder: Path, todo: Sequence[PlannedRun], jobs: int) -> Iterator[Crew]:
+    with workers(train_run, [work(run, folder) for run in todo], jobs) as (futures, stop):
+        yield Crew(dict(zip(futures, todo, strict=True)), stop)

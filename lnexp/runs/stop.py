@@ -8,8 +8,6 @@ import os
 import threading
 from multiprocessing import connection
 from multiprocessing.context import SpawnContext
-from types import TracebackType
-from typing import Self
 
 _asked = threading.Event()
 
@@ -54,14 +52,6 @@ class Lines:
     def end(self) -> None:
         self._end.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         for line in (self._stop, self._end, *self.heard):
             line.close()

@@ -29,6 +29,14 @@ def _corpus(data_json: str) -> Corpus:
     return load(Data.model_validate_json(data_json))
 
 
+def text_of(data: Data, sha256: str) -> Corpus:
+    """A run's text, read once a process. Raises UserError where it is not the one planned for."""
+    corpus = _corpus(data.model_dump_json())
+    if corpus.sha256 != sha256:
+        raise UserError("data: the text changed after the sweep was planned; run it again")
+    return corpus
+
+
 def train_run(
     folder: str,
     config: RunConfig,
@@ -45,9 +53,7 @@ def train_run(
         return Status("interrupted")
     run = RunDir(Path(folder))
     try:
-        corpus = corpus or _corpus(config.data.model_dump_json())
-        if corpus.sha256 != data_sha256:
-            raise UserError("data: the text changed after the sweep was planned; run it again")
+        corpus = corpus or text_of(config.data, data_sha256)
         state = set_up(config, corpus, device)
         with run:
             _open(run, state, corpus, device)

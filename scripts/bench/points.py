@@ -2,8 +2,8 @@
 
     python scripts/bench/points.py [points]
 
-One run is trained; every other point's folder is a copy of its files, so that nothing but reading
-is timed. 20 architectures: depths 1 to 20.
+One run is trained; every other point's folder holds links to its files, so that nothing but
+reading is timed. 20 architectures: depths 1 to 20.
 """
 
 import os

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from lnexp.config import Model, RunConfig
-from lnexp.lab.batch import batch
+from lnexp.lab.batch import batch, change
 from lnexp.lab.drift import distance, drift
+from lnexp.lab.norms import figures as norm_figures
 from lnexp.lab.norms import norms, undo_r2
 from lnexp.lab.profile import figures, power, profile
 from lnexp.lab.skip import depth, skip
@@ -205,3 +206,30 @@ def test_a_profile_is_of_the_first_and_last_reading(layernorm):
     assert (first.when, first.step, last.when, last.step) == ("first", 0, "last", 24)
     assert first.rms_min == pytest.approx(1, abs=1e-3)  # Post-LN, before gain and bias have moved
     assert 0 < (first.identity_path or 0) < 1
+
+
+def test_the_path_by_the_skips_is_told_only_where_nothing_else_is_in_the_sum(layernorm):
+    paths = {}
+    for placement in ("post", "b2t", "residual_dual", "deepnorm", "keel", "pre", "mix"):
+        run = with_model(layernorm, placement=placement)
+        paths[placement] = next(iter(profile(run))).identity_path is not None
+    assert [name for name, told in paths.items() if told] == ["post"]
+
+
+def test_what_has_no_figure_is_empty_and_never_nan(layernorm):
+    one = torch.tensor([[1.0, 2.0, 4.0]])  # a single token: no spread over tokens
+    found = norm_figures("layernorm", 1e-5, one, one)
+    assert found["sigma_spread"] is None and found["undo_r2"] is None
+    still = torch.ones(2, 3)
+    assert distance((still, 0 * still), (still, 0 * still)) is None
+    assert change(0 * still, still) is None
+
+
+def test_a_run_that_went_on_is_trained_again_to_where_it_is(layernorm):
+    longer = Subject(layernorm.folder, 30, layernorm.config, layernorm.corpus, "cpu")
+    longer_row, row = next(drift(longer)), next(drift(layernorm))
+    assert longer_row.end_loss != row.end_loss
+    settings = layernorm.config.train.model_copy(update={"steps": 30})
+    asked = layernorm.config.model_copy(update={"train": settings})
+    straight = next(drift(Subject(layernorm.folder, 30, asked, layernorm.corpus, "cpu")))
+    assert longer_row == straight

@@ -7,9 +7,12 @@ import pytest
 
 from lnexp.errors import UserError
 from lnexp.lab import measure as lab
-from lnexp.lab.instruments import INSTRUMENTS
+from lnexp.lab.instruments import INSTRUMENTS, lines_of
 from lnexp.labrows import TABLES, excluded
 from lnexp.rows import header
+from lnexp.runs import worker
+from lnexp.runs.execute import run_plan
+from lnexp.runs.plan import make_plan
 from lnexp.sweep import load_sweep
 
 from ..cli import lnexp
@@ -111,9 +114,11 @@ def test_a_table_of_other_columns_is_made_anew(measured, tmp_path):
 
 
 def test_a_run_that_a_bad_value_stopped_has_no_row(tmp_path):
-    text = TEXT.replace("lr: 3e-3", "").replace("batch_size: 4", "batch_size: 4, lr: 1e30")
+    text = TEXT.replace("batch_size: 4", "batch_size: 4, lr: 1e30")
     done = lnexp("run", str(write(tmp_path, text)), "-o", str(tmp_path), "-s", "seeds=[0]")
     assert done.code == 0
+    with (tmp_path / "small" / "runs.csv").open(newline="") as file:
+        assert {row["verdict"] for row in csv.DictReader(file)} == {"nonfinite"}
     assert not (tmp_path / "small" / "lab").exists()
 
 
@@ -161,3 +166,19 @@ def test_the_tables_are_written_whole(tmp_path):
     text = (tmp_path / "lab" / "skip.csv").read_text()
     assert text.splitlines()[1:] == ["a,1,0,1,1,0", "b,1,0,1,1,0"]
     assert [p.name for p in (tmp_path / "lab").iterdir()] == ["skip.csv"]
+
+
+def test_a_text_that_changed_after_training_is_refused(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("one two three four five six seven\n" * 200)
+    config = write(
+        tmp_path, TEXT.replace("source: markov, length: 4000", "source: file, path: text.txt")
+    )
+    plan = make_plan(load_sweep(config, ["seeds=[0]", "model.placement=[pre]"]))
+    run_plan(plan, tmp_path)
+    text.write_text("eight nine ten eleven twelve 13\n" * 200)
+    run = plan.runs[0]
+    where = str(tmp_path / "small" / "runs" / run.name)
+    with pytest.raises(RuntimeError, match="the text changed"):
+        worker._corpus.cache_clear()
+        lines_of("batch", where, run.config, "cpu", run.corpus.sha256)
