@@ -9,8 +9,9 @@ extras=test
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/pyright
+# A worker a core; a file stays with one of them, so that its fixtures are made once.
 if [ "${1:-}" = "--all" ]; then
-  .venv/bin/pytest -m ""
+  .venv/bin/pytest -n auto --dist loadfile -m ""
 else
-  .venv/bin/pytest
+  .venv/bin/pytest -n auto --dist loadfile
 fi
