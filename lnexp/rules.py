@@ -103,7 +103,6 @@ def clashes(grid: list[Settings], unclear: Iterable[str]) -> Iterable[tuple[Clas
 
 # Known keys whose work comes with a later version: the values that this one has.
 AVAILABLE: dict[str, tuple[Any, ...]] = {
-    "train.compile": (False,),
     "train.checkpointing": ("auto", False),
 }
 

@@ -54,7 +54,8 @@ MEANING = {
     "train.device": "auto: cuda where there is one, else cpu",
     "train.threads": "CPU threads of one run",
     "train.flush_denormal": "the CPU sets denormal numbers (below 1e-38 in fp32) to 0",
-    "train.compile": "torch.compile",
+    "train.compile": "torch.compile, block by block; equal within rounding. Steps that "
+    "measure.level full reads, validation and the autopsy run without it",
     "train.checkpointing": "recompute activations in backward to save memory",
     "train.max_seconds": "a run stops after the step in which its training reaches this time, with "
     "status interrupted; a larger limit goes on. Changes no row, so no run id",

@@ -354,7 +354,6 @@ def test_a_fixed_loss_scale_is_adams_to_absorb(wrong):
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
-        ("train.compile: true", "true is not available yet; this version has false"),
         ("train.checkpointing: true", "true is not available yet; this version has auto, false"),
     ],
 )  # fmt: skip

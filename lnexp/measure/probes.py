@@ -88,14 +88,14 @@ class Probe:
         return self.config.measure.level == "full"
 
     @contextmanager
-    def listening(self, due: bool) -> Iterator[None]:
-        """Around forward and backward of a step."""
+    def listening(self, due: bool) -> Iterator[bool]:
+        """Around forward and backward of a step; whether the modules' outputs are read."""
         self._fields, self.kept = {}, []
         if not (due and self.full):
-            yield
+            yield False
             return
         with self.forward.listening():
-            yield
+            yield True
 
     @property
     def on(self) -> bool:

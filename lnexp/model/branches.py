@@ -5,7 +5,7 @@ Shapes: B batch, T time, D width.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -102,7 +102,7 @@ class Block(Halves):
         return self.mlp(self.attn(h_BTD))
 
     @staticmethod
-    def network(h_BTD: Tensor, blocks: Iterable[nn.Module], norm: nn.Module) -> Tensor:
+    def network(h_BTD: Tensor, blocks: Iterable[Callable[..., Any]], norm: nn.Module) -> Tensor:
         """Embedded text -> what the head reads."""
         for block in blocks:
             h_BTD = block(h_BTD)
@@ -140,7 +140,7 @@ class DualBlock(Halves):
         return self.mlp(*self.attn(h_BTD, r_BTD))
 
     @staticmethod
-    def network(h_BTD: Tensor, blocks: Iterable[nn.Module], norm: nn.Module) -> Tensor:
+    def network(h_BTD: Tensor, blocks: Iterable[Callable[..., Any]], norm: nn.Module) -> Tensor:
         """h + norm(r)."""
         r_BTD = h_BTD
         for block in blocks:

@@ -40,7 +40,8 @@ def save(folder: Path, state: State, data_sha256: str) -> None:
 def belongs_to(config: RunConfig, data_sha256: str) -> dict[str, str]:
     """The settings that decide a run's rows; a larger train.steps only makes more of them."""
     settings = {**config.settings(), "data.sha256": data_sha256, "seed": config.seed.model_dump()}
-    left_out = set(NOT_IDENTITY) | {"data.path", "data.encoding"}
+    # What a snapshot holds is the same with and without compile.
+    left_out = set(NOT_IDENTITY) | {"data.path", "data.encoding", "train.compile"}
     if config.train.schedule == "constant":
         left_out.add("train.steps")
     return {key: repr(value) for key, value in settings.items() if key not in left_out}

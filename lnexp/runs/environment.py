@@ -29,6 +29,7 @@ def environment(state: State, corpus: Corpus, device: str) -> dict[str, Any]:
         "device_name": torch.cuda.get_device_name() if device == "cuda" else _cpu_name(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
+        "compile": "each block" if state.config.train.compile else "off",
         "flush_denormal": state.config.train.flush_denormal,
         "optimizer": type(state.optimizer).__name__,
         "optimizer_kernel": "fused" if state.optimizer.defaults.get("fused") else "per tensor",

@@ -13,6 +13,7 @@ from ..model.check import Architecture, architecture
 from ..naming import run_name
 from ..rules import show
 from ..sweep import Point, Sweep
+from ..train.compiled import compile_problem
 from ..train.precision import (
     SLOW,
     device_problem,
@@ -91,6 +92,8 @@ def make_plan(sweep: Sweep) -> Plan:
     for device in devices.values():
         if why := device_problem(device):
             problems.append(_placed(f"train.device: {device}: {why}", sweep))
+    if any(config.train.compile for config in configs) and (why := compile_problem()):
+        problems.append(_placed(f"train.compile: {why}", sweep))
     for precision, device in dict.fromkeys(
         (c.train.precision, devices[c.train.device]) for c in configs
     ):

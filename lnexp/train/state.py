@@ -3,10 +3,11 @@
 Shapes: B batch, T time, V vocabulary.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
@@ -14,17 +15,21 @@ from ..config import RunConfig
 from ..data import Batches, Corpus, unigram_nll
 from ..model.gpt import GPT
 from ..model.init import build
+from .compiled import compiled
 from .optim import new_optimizer
 from .precision import PRECISIONS, Format
 from .running import RunningStatistics
 from .scaling import LossScale
 from .streams import DropoutStream
 
+Forward = Callable[[Tensor], Tensor]  # ids BT -> logits BTV
+
 
 @dataclass
 class State:
     config: RunConfig
     model: GPT
+    forward: Forward  # the model's as training calls it, compiled where train.compile says so
     optimizer: Optimizer
     batches: Batches
     dropout: DropoutStream
@@ -39,12 +44,12 @@ class State:
     seconds: float = 0.0  # of training so far
     seen: set[tuple[str, str]] = field(default_factory=set)  # kind and module of events written
 
-    def losses(self, model: nn.Module, x_BT: Tensor, y_BT: Tensor) -> tuple[Tensor, Tensor]:
+    def losses(self, model: Forward, x_BT: Tensor, y_BT: Tensor) -> tuple[Tensor, Tensor]:
         """Cross entropy in nats, and what is minimised: with z_loss also z mean(log^2 Z)."""
         with self.dropout.active(), self.format.forward(x_BT.device):
             return self.objective(model, x_BT, y_BT)
 
-    def objective(self, model: nn.Module, x_BT: Tensor, y_BT: Tensor) -> tuple[Tensor, Tensor]:
+    def objective(self, model: Forward, x_BT: Tensor, y_BT: Tensor) -> tuple[Tensor, Tensor]:
         """The same without autocast."""
         logits = model(x_BT).flatten(0, 1)
         loss = F.cross_entropy(logits, y_BT.flatten())
@@ -65,6 +70,7 @@ def set_up(config: RunConfig, corpus: Corpus, device: str) -> State:
     return State(
         config=config,
         model=model,
+        forward=compiled(model) if config.train.compile else model,
         optimizer=new_optimizer(model, config.train),
         batches=Batches(
             corpus, config.train.batch_size, config.model.context, config.seed.data, target

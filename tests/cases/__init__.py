@@ -26,6 +26,7 @@ A14  test_init.py        tests/model/test_init.py (each draw; tying), test_cli.p
 A16  test_devices.py     tests/train/test_precision.py (types read off a forward)
 A17  test_spikes.py      tests/analysis/test_statistics.py (the spike rule)
 C10  test_devices.py     tests/train/test_precision.py (every precision trains)
+C11  test_compile.py
 C12  test_devices.py     tests/test_sample.py (logits); test_autopsy.py (the step again in fp64)
 C14  test_stalls.py      tests/analysis/test_causes.py; present/test_plots.py (levels in the plot)
 """

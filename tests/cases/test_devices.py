@@ -202,11 +202,6 @@ def test_no_legend_entry_holds_runs_of_two_devices():
         figure.clear()
 
 
-def test_compiled_and_eager_are_never_mixed_because_compile_is_refused(refused):
-    (line,) = refused(TINY, "-s", "train.compile=true")
-    assert "compile" in line and "not available yet" in line
-
-
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_what_env_says_of_the_optimizer_is_its_kernel(precision):
     state = state_of(precision=precision)
