@@ -147,12 +147,13 @@ def show(
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     tex: Annotated[bool, typer.Option("--tex", help="Print a LaTeX table of the cells.")] = False,
     claims: Annotated[bool, typer.Option("--claims", help="Print the claims, judged.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Redraw while the sweep trains.")] = False,
 ) -> None:
     """Print the table of runs and cells."""
     from .commands import read as command
 
     forms = [name for name, on in (("json", json), ("csv", csv), ("tex", tex)) if on]
-    command.show(results, forms, claims)
+    raise typer.Exit(command.show(results, forms, claims, watch))
 
 
 @app.command()

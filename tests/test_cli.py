@@ -39,7 +39,7 @@ def test_the_commands_and_their_options_are_these():
         ],
         "plan": ["--json", "--set", "-s"],
         "plot": ["--by", "--format", "--steps", "--style"],
-        "show": ["--claims", "--csv", "--json", "--tex"],
+        "show": ["--claims", "--csv", "--json", "--tex", "--watch"],
         "explain": ["--json"],
         "norm": ["--bias", "--dtype", "--eps", "--gain", "--json", "--norm"],
         "sample": ["--length", "--prompt", "--seed", "--temperature"],

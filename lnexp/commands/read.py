@@ -27,15 +27,21 @@ def print_claims(results: Judged) -> None:
         Console(highlight=False).print(claims_table(results))
 
 
-def show(path: Path, formats: list[str], claims: bool) -> None:
+def show(path: Path, formats: list[str], claims: bool, watch: bool) -> int:
+    """Exit code: 0 done, 130 interrupted while watching."""
     from ..present import tables
 
-    if len(formats) > 1:
-        raise UserError(f"--{' --'.join(formats)}: write one of them")
+    asked = [*formats, *["claims"] * claims, *["watch"] * watch]
+    if len(formats) > 1 or (watch and len(asked) > 1):
+        raise UserError(f"--{' --'.join(asked)}: write one of them")
+    if watch:
+        from .watch import watch as follow
+
+        return follow(path)
     results = load(path)
     if claims:
         _show_claims(results, formats)
-        return
+        return 0
     match formats:
         case ["json"]:
             print(tables.as_json(results), end="")
@@ -45,6 +51,7 @@ def show(path: Path, formats: list[str], claims: bool) -> None:
             print(tables.as_tex(results), end="")
         case _:
             print_tables(results)
+    return 0
 
 
 def _show_claims(results: Results, formats: list[str]) -> None:

@@ -81,7 +81,7 @@ def ratio(value: Any) -> str:
 def _runs_sheets(results: Results) -> list[Sheet]:
     return [
         _runs_sheet(runs, axes, f"{sweep}: each run")
-        for sweep, (runs, axes, _) in zip(results.axes, _sweeps(results), strict=True)
+        for sweep, (runs, axes, _) in zip(results.axes, by_sweep(results), strict=True)
     ]
 
 
@@ -99,7 +99,7 @@ def _runs_sheet(runs: pd.DataFrame, axes: Sequence[str], title: str) -> Sheet:
         Column("run", list(column(runs, "run")), rank=1),
     ]
     below = [*_horizons(words, steps), *caveats(column(runs, "model.norm")), LEGEND]
-    return _sheet(title, _axis_columns(runs, axes), columns, below)
+    return _sheet(title, axis_columns(runs, axes), columns, below)
 
 
 def _horizons(words: Sequence[str], steps: Sequence[Any]) -> list[str]:
@@ -129,7 +129,7 @@ def _sheet(title: str, axes: list[Column], columns: list[Column], below: list[st
 def _cells_sheets(results: Results) -> list[Sheet]:
     cells = all_cells(results.runs, results.axes)
     sheets = []
-    for (_, axes, title), sweep in zip(_sweeps(results), results.axes, strict=True):
+    for (_, axes, title), sweep in zip(by_sweep(results), results.axes, strict=True):
         sheets.append(_cells_sheet(cells.loc[cells["sweep"] == sweep], axes, title))
     return sheets
 
@@ -159,7 +159,7 @@ def _cells_sheet(cells: pd.DataFrame, axes: Sequence[str], title: str) -> Sheet:
         _numbers("first/last", column(cells, "grad_ratio_end"), ratio, 2),
         Column("causes", list(column(cells, "causes")), rank=5, wraps=True),
     ]
-    return _sheet(title, _axis_columns(cells, axes), columns, h1)
+    return _sheet(title, axis_columns(cells, axes), columns, h1)
 
 
 def _one_h1(values: set[str]) -> list[str]:
@@ -183,7 +183,7 @@ def _ranges(cells: pd.DataFrame, name: str) -> list[str]:
     ]
 
 
-def _axis_columns(frame: pd.DataFrame, axes: Sequence[str]) -> list[Column]:
+def axis_columns(frame: pd.DataFrame, axes: Sequence[str]) -> list[Column]:
     """The last part of an axis's name, or all of it where two axes share it."""
     short = [short_key(axis) for axis in axes]
     return [
@@ -201,7 +201,7 @@ def _numbers(head: str, values: pd.Series, form: Callable[[Any], str], rank: int
     return Column(head, [form(value) for value in values], number=True, rank=rank)
 
 
-def _sweeps(results: Results) -> list[tuple[pd.DataFrame, list[str], str]]:
+def by_sweep(results: Results) -> list[tuple[pd.DataFrame, list[str], str]]:
     """The runs, axes and title of every sweep."""
     found = []
     for sweep, axes in results.axes.items():

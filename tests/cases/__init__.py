@@ -6,7 +6,12 @@ B1   test_yaml.py        tests/test_yamlfile.py, test_sweep.py (one point, round
 B2   test_yaml.py        tests/test_config_errors.py (values), test_yamlfile.py (spellings)
 B3   test_yaml.py        tests/test_config_errors.py (keys), test_yamlfile.py (duplicates, tabs)
 B4   test_yaml.py        tests/test_config_errors.py (values, structure), test_sweep.py (seeds)
+B5   test_sweeps.py      tests/runs/test_resume.py (half lines, other columns), test_rundir.py
 B7   test_names.py       tests/test_naming.py, test_cli.py (paths, skipping), runs/test_execute.py
+B8   test_sweeps.py      tests/runs/test_troubled.py (five runs, four kinds), test_stop.py
+B14  test_sweeps.py      scripts/bench/sweep.py (its time)
+B15  test_sweeps.py      tests/runs/test_execute.py (two workers; alone), test_cluster.py (Ray)
+B16  test_sweeps.py      tests/runs/test_interrupt.py (signals), test_soak.py, test_disk.py
 C1   test_text.py        tests/test_data.py (encodings), test_cli.py (an ASCII console)
 C3   test_text.py        tests/test_data.py (one split)
 C5   test_text.py        tests/test_data.py (0 and rounding), train/test_loop.py (the val loss)
@@ -28,5 +33,6 @@ A17  test_spikes.py      tests/analysis/test_statistics.py (the spike rule)
 C10  test_devices.py     tests/train/test_precision.py (every precision trains)
 C11  test_compile.py
 C12  test_devices.py     tests/test_sample.py (logits); test_autopsy.py (the step again in fp64)
+C13  test_sweeps.py      tests/runs/test_resume.py (precision x optimizer x schedule)
 C14  test_stalls.py      tests/analysis/test_causes.py; present/test_plots.py (levels in the plot)
 """

@@ -18,6 +18,7 @@ from lnexp.runs.rundir import last_row, read_status
 from lnexp.sweep import load_sweep
 
 from ..cli import lnexp
+from .processes import group, needs_proc
 from .small import SMALL, rows, train_here, write_config
 
 LONG = SMALL.replace("steps: 12", "steps: 4000").replace(
@@ -53,22 +54,6 @@ def training(folder: Path) -> list[Path]:
     """Runs with some rows."""
     found = (p.parent for p in folder.glob("results/small/runs/*/steps.csv"))
     return [run for run in found if (row := last_row(run)) and row.step > 5]
-
-
-def group(pid: int) -> list[int]:
-    """Living processes of a process group."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        if int(fields[2]) == pid and fields[0] != "Z":
-            found.append(int(stat.parent.name))
-    return found
-
-
-needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 
 
 def ended(process: subprocess.Popen, sweep: Path) -> None:

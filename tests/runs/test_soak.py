@@ -17,14 +17,15 @@ from lnexp.runs.rundir import last_row
 from lnexp.sweep import load_sweep
 
 from ..cli import lnexp
+from .processes import group, needs_proc
 from .small import SMALL, rows, train_here, write_config
 
 SIX = SMALL.replace("seeds: [0, 1]", "").replace(
     "model.dropout: [0.0, 0.1]", "train.precision: [fp32, fp16-mixed, bf16-mixed]"
 )
 SETTINGS = ("model.dropout=0.1", "measure.snapshot_every=7")
-KILLS = 15
-MORE = 800  # steps for the kills to fall into, as often as a sweep is done before the last kill
+MORE = 400  # steps for the kills to fall into, as often as a sweep is done before the last kill
+CALM = 0.5  # a share of kills waits for rows first, the others fall anywhere into the start
 
 
 def words(steps: int) -> list[str]:
@@ -37,31 +38,58 @@ def rows_there(folder: Path) -> int:
     return sum(row.step + 1 for run in runs if (row := last_row(run)))
 
 
-@pytest.mark.slow
-def test_fifteen_kills_of_the_parent_leave_the_rows_of_a_calm_sweep(tmp_path):
-    config = write_config(tmp_path, SIX)
-    draw, kills, steps = random.Random(5), 0, MORE
-    while kills < KILLS:
-        before = rows_there(tmp_path)
+def workers(parent: int) -> list[int]:
+    """The processes that train, of those in the parent's group."""
+    found = []
+    for pid in group(parent):
+        with suppress(OSError):
+            if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
+def soak(folder: Path, wanted: dict[str, int], seed: int) -> int:
+    """Kills workers and parents until there are so many of both; the steps the sweep then has."""
+    draw, steps, kills = random.Random(seed), MORE, dict.fromkeys(wanted, 0)
+    while any(kills[kind] < wanted[kind] for kind in wanted):
         process = subprocess.Popen(
             [sys.executable, "-m", "lnexp.cli", *words(steps)],
-            cwd=tmp_path,
+            cwd=folder,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        if kills % 4:  # one in four falls anywhere into the start
-            while process.poll() is None and rows_there(tmp_path) <= before:
-                time.sleep(0.01)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(draw.uniform(0, 0.8 if kills % 4 else 3))
-        if process.poll() is None:
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
-            kills += 1
-        else:
-            assert process.returncode == 0
+        while process.poll() is None:
+            before = rows_there(folder)
+            if draw.random() > CALM:
+                while process.poll() is None and rows_there(folder) <= before:
+                    time.sleep(0.01)
+            time.sleep(draw.uniform(0, 0.4))
+            kind = draw.choice([kind for kind in wanted if kills[kind] < wanted[kind]] or [""])
+            victims = {"worker": workers(process.pid), "parent": [process.pid], "": []}[kind]
+            if victims and process.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.kill(draw.choice(victims), signal.SIGKILL)
+                    kills[kind] += 1
+            if not kind or (kind == "parent" and victims):
+                break
+        if process.wait() == 0:
             steps += MORE
+    return steps
+
+
+@needs_proc
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"worker": 7, "parent": 3},
+        pytest.param({"worker": 40, "parent": 15}, marks=pytest.mark.slow),
+    ],
+    ids=lambda wanted: f"{sum(wanted.values())} kills",
+)
+def test_kills_of_workers_and_parents_leave_the_rows_of_a_calm_sweep(tmp_path, wanted):
+    config = write_config(tmp_path, SIX)
+    steps = soak(tmp_path, wanted, seed=5)
     said = lnexp(*words(steps), cwd=tmp_path)
     assert said.code == 0, said.err
     plan = make_plan(load_sweep(config, [*SETTINGS, f"train.steps={steps}"]))
