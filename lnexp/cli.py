@@ -124,19 +124,27 @@ def plan(config: list[str], set_: Set = None, json: AsJson = False) -> None:
 @guarded
 def plot(
     results: Results,
+    kind: Annotated[
+        str | None, typer.Option(metavar="KIND,...", help="loss,lr,...; default: all there can be.")
+    ] = None,
     by: Annotated[str | None, typer.Option(help="Sweep key that colours the curves.")] = None,
     style: Annotated[str | None, typer.Option(help="Sweep key that styles the lines.")] = None,
+    facet: Annotated[str | None, typer.Option(help="Sweep key that gets a panel a value.")] = None,
     format_: Annotated[str, typer.Option("--format", help="png, svg, pdf; several: png,svg.")] = (
         "png,svg"
     ),
     steps: Annotated[
         str | None, typer.Option(help="Steps of the profiles by layer: 0,5,20,60.")
     ] = None,
+    size: Annotated[
+        str, typer.Option(metavar="paper|slide", help="slide: letters for a projector.")
+    ] = "paper",
 ) -> None:
     """Draw comparison plots into the sweep's plots/ folder."""
     from .commands import read as command
 
-    raise typer.Exit(command.plot(results, by, style, format_, steps))
+    wishes = {"kind": kind, "facet": facet, "size": size}
+    raise typer.Exit(command.plot(results, by, style, format_, steps, **wishes))
 
 
 @app.command()

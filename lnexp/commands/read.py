@@ -69,12 +69,23 @@ def _show_claims(results: Results, formats: list[str]) -> None:
         print("no sweep here states a claim")
 
 
-def plot(path: Path, by: str | None, style: str | None, format_: str, steps: str | None) -> int:
+def plot(
+    path: Path,
+    by: str | None,
+    style: str | None,
+    format_: str,
+    steps: str | None,
+    *,
+    kind: str | None = None,
+    facet: str | None = None,
+    size: str = "paper",
+) -> int:
     """Exit code: 0 done, 1 a picture could not be made."""
     os.environ["MPLBACKEND"] = "Agg"  # matplotlib fails at import where it names no backend
     from ..present.plots import plot_sweep
 
-    formats = list(dict.fromkeys(word.strip() for word in format_.split(",") if word.strip()))
+    formats = _words(format_)
+    kinds = None if kind is None else _words(kind)
     at_steps = _steps(steps) if steps is not None else None
     results = load(path)
     written: list[Path] = []
@@ -94,8 +105,12 @@ def plot(path: Path, by: str | None, style: str | None, format_: str, steps: str
             name=sweep,
             by=by,
             style=style,
+            facet=facet,
+            kinds=kinds,
             formats=formats,
             at_steps=at_steps,
+            size=size,
+            note=results.notes.append,
             warn=failed.append,
         )
     for text in [f"note: {note}" for note in results.notes] + failed:
@@ -103,6 +118,10 @@ def plot(path: Path, by: str | None, style: str | None, format_: str, steps: str
     for file in written:
         print(file)
     return 1 if failed else 0
+
+
+def _words(text: str) -> list[str]:
+    return list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
 
 
 def _folder(path: Path, sweep: str) -> Path:

@@ -101,14 +101,16 @@ def choose_look(
     by: str | None = None,
     style: str | None = None,
     taken: str | None = None,
+    facet: str | None = None,
 ) -> Look:
     """Colour: depth, else the axis with most values. Style: placement, else the one with fewest.
 
-    `taken` is an axis that the picture already draws along x.
+    `taken` is an axis that the picture already draws along x; `facet` gets panels.
     """
-    free = [axis for axis in varying(runs, axes) if axis != taken]
+    panels = tuple(axis for axis in varying(runs, axes) if axis == facet != taken)
+    free = [axis for axis in varying(runs, axes) if axis not in (taken, facet)]
     if not free:
-        return Look()
+        return Look(facets=panels)
     count = {axis: len(set(axis_texts(runs, axis))) for axis in free}
     colour = by if by in free else style if style in free and len(free) == 1 else None
     if colour is None:
@@ -121,7 +123,8 @@ def choose_look(
         # One axis alone gets both, so that few values stay readable in grey print.
         if len(free) == 1 and count[colour] <= STYLES:
             dash = colour
-    return Look(colour, dash, tuple(axis for axis in free if axis not in (colour, dash)))
+    rest = tuple(axis for axis in free if axis not in (colour, dash))
+    return Look(colour, dash, panels + rest)
 
 
 def _preferred(favourite: str, among: list[str], count: dict[str, int], pick: Any) -> str:

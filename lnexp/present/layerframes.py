@@ -1,10 +1,10 @@
-"""Gradient norms by layer, as frames: the chosen steps of a profile, and three blocks over time."""
+"""Readings by layer, as frames: the chosen steps of a profile, three blocks over time."""
 
 # pandas' own types call every selection "Series | DataFrame | ndarray": nothing to learn there.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
 # pyright: reportReturnType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -17,9 +17,9 @@ AT_STEPS = (0, 5, 20, 60, 120)  # and the last; early steps are where a profile 
 LAST = -1  # stands for each run's own last reading
 
 
-def layer_totals(layers: pd.DataFrame) -> pd.DataFrame:
-    """run, step, layer, value = root of the summed squares of the layer's gradient norms."""
-    rows = measured(layers, "grad_norm", ["run", "step", "layer", "part"])
+def layer_totals(layers: pd.DataFrame, column: str = "grad_norm") -> pd.DataFrame:
+    """run, step, layer, value = root of the summed squares of the layer's norms in `column`."""
+    rows = measured(layers, column, ["run", "step", "layer", "part"])
     rows = rows[~rows["part"].isin(MATRIX_PARTS)]  # a matrix is already part of attn or mlp
     if not len(rows):
         return pd.DataFrame(columns=["run", "step", "layer", "value"], dtype=object)
@@ -33,6 +33,34 @@ def layer_totals(layers: pd.DataFrame) -> pd.DataFrame:
     return rows.loc[first, ["run", "step", "layer"]].assign(value=totals).reset_index(drop=True)
 
 
+def update_ratios(layers: pd.DataFrame) -> pd.DataFrame:
+    """run, step, layer, value = norm of the layer's update over the norm of its weights.
+
+    A layer whose weights are exactly 0 has no ratio, and no row.
+    """
+    keys = ["run", "step", "layer"]
+    both = layer_totals(layers, "update_norm").merge(
+        layer_totals(layers, "weight_norm"), on=keys, suffixes=("", "_weights")
+    )
+    both = both[both["value_weights"] != 0].reset_index(drop=True)
+    top, below = (both[name].to_numpy(dtype=float) for name in ("value", "value_weights"))
+    with np.errstate(invalid="ignore", over="ignore"):
+        return both[keys].assign(value=top / below)
+
+
+def sublayer(column: str, part: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    """run, step, layer, value: one reading a layer, in blocks that of this part (attn or mlp)."""
+
+    def values(layers: pd.DataFrame) -> pd.DataFrame:
+        rows = measured(layers, column, ["run", "step", "layer", "part"])
+        rows = rows[rows["part"].isin([part, "embed", "norm", "head"])]
+        # A norm and the head behind it are one place: the first of them that was read.
+        rows = rows.drop_duplicates(["run", "step", "layer"])
+        return rows[["run", "step", "layer", "value"]].reset_index(drop=True)
+
+    return values
+
+
 def depths(runs: pd.DataFrame, layers: pd.DataFrame) -> pd.Series:
     """Blocks of each run; where the setting is not known, as many as left readings."""
     seen = measured(layers, "grad_norm", ["run", "layer", "part"])
@@ -44,9 +72,11 @@ def depths(runs: pd.DataFrame, layers: pd.DataFrame) -> pd.Series:
     return blocks.astype("int64")
 
 
-def chosen_steps(layers: pd.DataFrame, wanted: Sequence[int] | None = None) -> list[int]:
+def chosen_steps(
+    layers: pd.DataFrame, wanted: Sequence[int] | None = None, column: str = "grad_norm"
+) -> list[int]:
     """The recorded steps nearest to those wanted."""
-    there = np.unique(measured(layers, "grad_norm", ["step"])["step"].to_numpy())
+    there = np.unique(measured(layers, column, ["step"])["step"].to_numpy())
     if not len(there):
         return []
     wanted = AT_STEPS if wanted is None else wanted
@@ -54,17 +84,22 @@ def chosen_steps(layers: pd.DataFrame, wanted: Sequence[int] | None = None) -> l
     return sorted({int(there[np.abs(there - step).argmin()]) for step in within})
 
 
-def profiles(layers: pd.DataFrame, steps: Sequence[int]) -> pd.DataFrame:
-    """run, when, step, layer, value: the layers' gradient norms at these steps.
+def profiles(
+    layers: pd.DataFrame,
+    steps: Sequence[int],
+    column: str = "grad_norm",
+    values: Callable[[pd.DataFrame], pd.DataFrame] = layer_totals,
+) -> pd.DataFrame:
+    """run, when, step, layer, value: what `values` makes of the layers at these steps.
 
-    `when` is the step, or LAST for a run's own last reading where that is none of them.
+    `when` is the step, or LAST for a run's own last reading of `column` where that is none of them.
     """
     if not len(layers):
         return layer_totals(layers).assign(when=[])
-    last = measured(layers, "grad_norm", ["run", "step"]).groupby("run")["step"].max()
+    last = measured(layers, column, ["run", "step"]).groupby("run")["step"].max()
     step = split(layers["step"])[0]
     is_last = step == layers["run"].astype(object).map(last).to_numpy(dtype=float)
-    rows = layer_totals(layers[np.isin(step, list(steps)) | is_last])
+    rows = values(layers[np.isin(step, list(steps)) | is_last])
     return rows.assign(when=rows["step"].where(rows["step"].isin(list(steps)), LAST))
 
 

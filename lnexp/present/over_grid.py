@@ -17,7 +17,6 @@ from lnexp.present.grid import (
     PLACEMENT,
     Look,
     axis_texts,
-    choose_look,
     dress,
     in_order,
     in_words,
@@ -38,7 +37,7 @@ MAP_ROWS, MAP_COLUMNS = 80, 24
 
 def along(runs: pd.DataFrame, sweep: Sweep) -> str:
     """The axis drawn along x: depth, else the number with most values, else the first."""
-    free = varying(runs, sweep.axes)
+    free = [axis for axis in varying(runs, sweep.axes) if axis != sweep.facet]
     if DEPTH in free or not free:
         return DEPTH
     numeric = [axis for axis in free if is_numeric(axis_texts(runs, axis))]
@@ -80,8 +79,7 @@ def _against_axis(
     """A row of panels for each column of the runs, a panel for each combination left over."""
     runs, x = sweep.runs, along(sweep.runs, sweep)
     what = f"{what} over {short_key(x)}"
-    look = choose_look(runs, sweep.axes, sweep.by, sweep.style, taken=x)
-    dressed, texts = dress(runs, look), axis_texts(runs, x)
+    dressed, texts = dress(runs, sweep.look_beside(x)), axis_texts(runs, x)
     drawn = {
         column: frames.points(runs, dressed, texts, column, ended)
         for column, (_, ended) in columns.items()
@@ -92,7 +90,7 @@ def _against_axis(
     absent = frames.not_shown(dressed, together["run"])
     if not len(together):
         return nothing(sweep, what, "not measured in any run", absent)
-    scale = _scale(together, references, log)
+    scale = scale_of(together, references, log)
     fig, panels = page(len(facets) * len(columns), 1, 9.5, 3.0)
     for i, facet in enumerate(facets):
         for j, (column, (when, _)) in enumerate(columns.items()):
@@ -114,7 +112,7 @@ def _against_axis(
     return sweep.title(fig, what, DOTS, absent, cut(len(facets), len(every), "settings"))
 
 
-def _scale(points: pd.DataFrame, references: Mapping[str, float], log: bool) -> Scale:
+def scale_of(points: pd.DataFrame, references: Mapping[str, float], log: bool) -> Scale:
     values = points["value"].to_numpy(dtype=float)
     far = np.abs(values[np.isfinite(values)]).max(initial=0.0)
     # A diverged run's gap may be in the thousands; near 0 the scale stays as good as linear.
@@ -127,21 +125,31 @@ def verdicts(sweep: Sweep) -> Figure:
     runs = sweep.runs
     if not len(runs):
         return nothing(sweep, what, "this sweep has no runs")
-    free = varying(runs, sweep.axes)
+    free = [axis for axis in varying(runs, sweep.axes) if axis != sweep.facet]
     down = [axis for axis in free if axis == sweep.look.colour]
     across = sorted((axis for axis in free if axis not in down), key=lambda a: a != PLACEMENT)
     if len(_in_order(runs, across)) > max(8, len(_in_order(runs, down))):
         down, across = across, down  # a long table reads better than a wide one
     every_row, every_column = _in_order(runs, down), _in_order(runs, across)
     rows, columns = spread(every_row, MAP_ROWS), spread(every_column, MAP_COLUMNS)
-    counts = frames.outcome_counts(runs, in_words(runs, down), in_words(runs, across))
-    counts = counts[counts["row"].isin(rows) & counts["column"].isin(columns)]
+    facets = [axis for axis in varying(runs, sweep.axes) if axis == sweep.facet]
+    every_panel, panel_of = _in_order(runs, facets), np.array(in_words(runs, facets), dtype=object)
+    names = spread(every_panel, FACETS)
     height = min(0.55, max(0.34, 8 / len(rows)))  # inches a row
-    fig, panels = page(1, 1, 2.8 + 1.3 * len(columns), 0.8 + height * len(rows))
-    words = frames.outcome_words(runs)
-    verdict_map(counts, panels[0, 0], rows=rows, columns=columns, labels=words)
-    legend_beside(panels[0, 0])
-    more = (cut(len(rows), len(every_row), "rows"), cut(len(columns), len(every_column), "columns"))
+    fig, panels = page(len(names), 1, 2.8 + 1.3 * len(columns), 0.8 + height * len(rows))
+    for name, ax in zip(names, panels[:, 0], strict=True):
+        here = runs[panel_of == name]
+        counts = frames.outcome_counts(here, in_words(here, down), in_words(here, across))
+        counts = counts[counts["row"].isin(rows) & counts["column"].isin(columns)]
+        words = frames.outcome_words(here)
+        verdict_map(counts, ax, rows=rows, columns=columns, labels=words)
+        ax.set_title(plain(name))
+        legend_beside(ax)
+    more = (
+        cut(len(rows), len(every_row), "rows"),
+        cut(len(columns), len(every_column), "columns"),
+        cut(len(names), len(every_panel), "panels"),
+    )
     return sweep.title(fig, what, CELLS, *more)
 
 

@@ -5,6 +5,7 @@
 # pyright: reportReturnType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,8 +19,22 @@ from lnexp.present.frames import STOPPED, over_seeds
 from lnexp.present.grid import in_order, is_numeric
 from lnexp.present.panels import ENTRIES, end_marker, wrapped
 from lnexp.present.scale import LANES, Scale, scale_for
-from lnexp.present.style import GREY, OUTCOME_COLOURS, ink_on, note, palette, plain, spread, strokes
+from lnexp.present.style import (
+    GREY,
+    OUTCOME_COLOURS,
+    ink_on,
+    letters,
+    note,
+    palette,
+    plain,
+    points,
+    spread,
+    strokes,
+)
 
+RING: dict[str, Any] = {
+    "marker": "o", "markersize": 13, "markerfacecolor": "none", "linestyle": "none",
+}  # fmt: skip
 GAP = 0.012  # between the boxes of a verdict map, in cells
 
 
@@ -32,11 +47,13 @@ def over_axis(
     colours: Mapping[str, str] | None = None,
     dashes: Mapping[str, tuple] | None = None,
     references: Mapping[str, float] | None = None,
+    ringed: Mapping[str, str] | None = None,
     scale: Scale | None = None,
 ) -> Axes:
     """One dot a run against an axis of the sweep, a line through the medians of each series.
 
-    A run that did not reach its end has its kind's marker and is in no median.
+    A run that did not reach its end has its kind's marker and is in no median. `ringed` names a
+    value of a series that gets a ring around its median.
     """
     colours = colours or palette(list(frame["hue"]))
     dashes = dashes or strokes(list(frame["dash"]))
@@ -67,6 +84,9 @@ def over_axis(
             label=wrapped(words) if name in named else None,
             transform=ax.transData + beside,
         )
+        for _, row in middle[middle["x"] == (ringed or {}).get(name)].iterrows():
+            height = scale.place(np.array([row["median"]]))
+            ax.plot([row["at"]], height, color=colour, transform=ax.transData + beside, **RING)
         dots = scale.place(whole["value"].to_numpy(dtype=float))
         look = {"linestyle": "none", "markersize": 3.5, "alpha": 0.5, "markeredgewidth": 0}
         spot = ax.transData + beside
@@ -110,19 +130,25 @@ def _draw_ended(
                     xytext=(5, 0),
                     textcoords="offset points",
                     va="center",
-                    fontsize=6.5,
+                    fontsize=points(6.5),
                 )
 
 
 def places(values: Sequence[str], ax: Axes) -> dict[str, float]:
     """Where the axis' values stand, and its ticks: by size, by log of it, or one after another."""
     if not is_numeric(values):
-        ax.set_xticks(range(len(values)), [plain(value, 18) for value in values])
+        ax.set_xticks(range(len(values)), [plain(value, letters(18)) for value in values])
         ax.set_xlim(-0.5, max(len(values), 1) - 0.5)
         return {value: float(i) for i, value in enumerate(values)}
     size = np.array([float(value) for value in values])
-    is_log = len(size) > 1 and size.min() > 0 and size.max() >= 8 * size.min()
-    at = np.log2(size) if is_log else size
+    some = size[size > 0]
+    is_log = len(some) > 1 and size.min() >= 0 and some.max() >= 8 * some.min()
+    at = np.log2(size, where=size > 0, out=np.zeros_like(size)) if is_log else size
+    if is_log and (size == 0).any():  # not on a log axis: beside it, behind a line
+        first = np.log2(some.min())
+        gap = 0.18 * (np.log2(some.max()) - first)
+        at[size == 0] = first - gap
+        ax.axvspan(first - 1.6 * gap, first - gap / 2, color="0.92", zorder=0)
     width = float(np.ptp(at)) if len(at) else 0.0
     margin = 0.12 * width or 0.5
     if len(at):
@@ -130,7 +156,7 @@ def places(values: Sequence[str], ax: Axes) -> dict[str, float]:
     kept: list[int] = []
     for i, name in enumerate(values):
         # As parts of the axis: half of either name, and a space.
-        apart = 0.006 * (len(name) + len(values[kept[-1]])) + 0.015 if kept else 0.0
+        apart = points(0.006) * (len(name) + len(values[kept[-1]])) + 0.015 if kept else 0.0
         if not kept or at[i] - at[kept[-1]] >= apart * (width + 2 * margin):
             kept.append(i)
     ax.set_xticks([at[i] for i in kept], [values[i] for i in kept])
@@ -168,23 +194,25 @@ def verdict_map(
     for (row, column), cell in frame.groupby(["row", "column"], sort=False):
         left, top, total = columns.index(column), rows.index(row), cell["n"].sum()
         parts = list(zip(cell["outcome"], cell["n"], strict=True))
-        for outcome, n in sorted(parts, key=lambda part: _order(part[0])):
-            colour = OUTCOME_COLOURS.get(outcome, "#FFFFFF")
+        for outcome, n in sorted(parts, key=lambda part: rank_of(part[0])):
+            colour = colour_of(outcome)
             width = n / total
             box = ((left + GAP, top + GAP), width - 2 * GAP, 1 - 2 * GAP)
             ax.add_patch(Rectangle(*box, facecolor=colour, edgecolor="0.6"))
             named = f"{n} of {total}\n{outcome.replace('_', ' ')}"
             count = Fitting((named, f"{n}/{total}", ""), left + width / 2, top + 0.5, box[1])
-            count.set(color=ink_on(colour), fontsize=7 if len(parts) == 1 else 6)
+            count.set(color=ink_on(colour), fontsize=points(7 if len(parts) == 1 else 6))
             ax.add_artist(count)
             left += width
     ax.set(xlim=(0, max(len(columns), 1)), ylim=(max(len(rows), 1), 0))
-    ax.set_xticks(np.arange(len(columns)) + 0.5, [wrapped(name, 18, "") for name in columns])
+    ax.set_xticks(
+        np.arange(len(columns)) + 0.5, [wrapped(name, letters(18), "") for name in columns]
+    )
     ax.set_yticks(np.arange(len(rows)) + 0.5, [plain(name, 30) for name in rows])
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
-    for outcome in sorted(set(frame["outcome"]), key=_order):
-        colour = OUTCOME_COLOURS.get(outcome, "#FFFFFF")
+    for outcome in sorted(set(frame["outcome"]), key=rank_of):
+        colour = colour_of(outcome)
         label = (labels or {}).get(outcome, outcome.replace("_", " "))
         ax.add_patch(
             Rectangle((0, 0), 0, 0, facecolor=colour, edgecolor="0.6", label=wrapped(label))
@@ -192,6 +220,11 @@ def verdict_map(
     return ax
 
 
-def _order(outcome: str) -> int:
+def colour_of(outcome: str) -> str:
+    return OUTCOME_COLOURS.get(outcome, "#FFFFFF")
+
+
+def rank_of(outcome: str) -> int:
+    """Where an outcome stands in legends: the good ones first."""
     names = list(OUTCOME_COLOURS)
     return names.index(outcome) if outcome in names else len(names)

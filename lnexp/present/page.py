@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from lnexp.present.style import RC, plain
+from lnexp.present.style import RC, SIZES, larger, letters, plain, points
 
 DPI = 150
 # The formats there are, each with what keeps the time of drawing out of the file.
@@ -29,9 +29,10 @@ UNDATED: dict[str, dict[str, Any]] = {
 
 
 @contextmanager
-def house_style() -> Iterator[None]:
+def house_style(size: str = "paper") -> Iterator[None]:
     """The same look whatever the user's matplotlibrc says."""
-    with matplotlib.style.context(["default", RC]), warnings.catch_warnings():
+    scaled = {key: RC[key] * SIZES[size] for key in RC if key.endswith(("size", "linewidth"))}
+    with matplotlib.style.context(["default", RC, scaled]), warnings.catch_warnings():
         # A letter that the font lacks is drawn as a box; that is no reason to fail or to warn.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
@@ -41,7 +42,8 @@ def page(
     rows: int, columns: int, width: float, height: float, *, sharex: bool = False
 ) -> tuple[Figure, np.ndarray]:
     """A figure of rows x columns panels of this size in inches."""
-    fig = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    taller = larger() ** 0.5  # its letters take more of the height
+    fig = Figure(figsize=(width * columns, height * rows * taller), layout="constrained")
     FigureCanvasAgg(fig)
     return fig, fig.subplots(rows, columns, squeeze=False, sharex=sharex)
 
@@ -49,16 +51,18 @@ def page(
 def frame_words(fig: Figure, title: str, subtitle: str, caption: str) -> None:
     """Title and settings above the panels, the reading help below, outside of their layout."""
     width, height = fig.get_size_inches()
-    letters = int(width * 14)
-    below = textwrap.wrap(subtitle, letters)
-    start = 1 + (0.16 * len(below) + 0.12) / height
-    heading = "\n".join(plain(line) for line in textwrap.wrap(title, int(width * 9.5)))
-    fig.text(0.01, start, heading, fontsize=11, fontweight="bold", va="bottom")
+    long = letters(width * 14)
+    below = textwrap.wrap(subtitle, long)
+    step = points(0.16) / height  # from line to line
+    start = 1 + step * len(below) + 0.12 / height
+    heading = "\n".join(plain(line) for line in textwrap.wrap(title, letters(width * 9.5)))
+    fig.text(0.01, start, heading, fontsize=points(11), fontweight="bold", va="bottom")
     for i, line in enumerate(below):
-        fig.text(0.01, start - (0.16 * (i + 1)) / height, plain(line), fontsize=8, color="0.3")
-    for i, line in enumerate(textwrap.wrap(caption, letters)):
-        at = -(0.14 * (i + 1) + 0.05) / height
-        fig.text(0.01, at, plain(line), fontsize=7.5, color="0.3")
+        at = start - step * (i + 1)
+        fig.text(0.01, at, plain(line), fontsize=points(8), color="0.3")
+    for i, line in enumerate(textwrap.wrap(caption, long)):
+        at = -(points(0.14) * (i + 1) + 0.05) / height
+        fig.text(0.01, at, plain(line), fontsize=points(7.5), color="0.3")
 
 
 def legend_beside(ax: Axes) -> None:
@@ -76,7 +80,7 @@ def _make_room(ax: Axes, lines: int) -> None:
         return
     rows = place.get_gridspec().nrows
     width, height = fig.get_size_inches()
-    fig.set_size_inches(width, max(height, rows * (0.17 * lines + 0.6)))
+    fig.set_size_inches(width, max(height, rows * (points(0.17) * lines + 0.6)))
 
 
 def legend_of_all(panels: Sequence[Axes]) -> None:

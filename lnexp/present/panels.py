@@ -26,6 +26,7 @@ from lnexp.present.style import (
     note,
     palette,
     plain,
+    points,
     shades,
     spread,
     strokes,
@@ -183,7 +184,7 @@ def by_layer(
     ax.set_xticks(
         [place[-1], *(place[layer] for layer in blocks), place[depth]],
         ["embed", *(str(layer + 1) for layer in blocks), "head"],
-        fontsize=7,
+        fontsize=points(7),
     )
     ax.set_xlim(place[-1] * 1.4, place[depth] - 0.4 * place[-1])
     ax.set_xlabel(f"block of {depth} (layer = block - 1)")

@@ -8,21 +8,43 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lnexp.errors import UserError
-from lnexp.present import over_grid, over_time, survival
+from lnexp.present import heat, knobs, over_grid, over_layers, over_time, phase, survival
 from lnexp.present.grid import find_axis
 from lnexp.present.page import UNDATED, house_style, save
+from lnexp.present.style import SIZES
 from lnexp.present.subject import Sweep
 
 # File stem -> picture. A new kind of picture is one line.
 PICTURES: dict[str, Callable[[Sweep], Figure]] = {
     "loss": over_time.loss,
-    "gradient_by_layer": over_time.gradient_by_layer,
+    "gradient_by_layer": over_layers.gradient_by_layer,
+    "gradient_heat": heat.picture,
     "gradient_over_steps": over_time.gradient_over_steps,
     "gradient_ratio": over_grid.gradient_ratio,
+    "update_ratio": over_layers.update_ratio,
+    "stream_by_layer": over_layers.stream_by_layer,
     "end_gap": over_grid.end_gap,
+    "lr": knobs.lr,
+    "eps": knobs.eps,
+    "phase": phase.picture,
     "verdicts": over_grid.verdicts,
     "survival": survival.picture,
 }
+# Kinds that not every sweep has: why this one has not, or "". Drawn nevertheless if asked for.
+LACKS: dict[str, Callable[[Sweep], str]] = {
+    "gradient_by_layer": over_layers.lacks_gradients,
+    "gradient_heat": over_layers.lacks_gradients,
+    "gradient_over_steps": over_layers.lacks_gradients,
+    "update_ratio": over_layers.lacks_updates,
+    "stream_by_layer": over_layers.lacks_stream,
+    "lr": knobs.lacks_lr,
+    "eps": knobs.lacks_eps,
+    "phase": phase.lacks_plane,
+}
+
+
+def _to_stderr(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def plot_sweep(
@@ -35,13 +57,29 @@ def plot_sweep(
     name: str,
     by: str | None = None,
     style: str | None = None,
+    facet: str | None = None,
+    kinds: Sequence[str] | None = None,
     formats: Sequence[str] = ("png", "svg"),
     at_steps: Sequence[int] | None = None,
-    warn: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
+    size: str = "paper",
+    note: Callable[[str], None] = _to_stderr,
+    warn: Callable[[str], None] = _to_stderr,
 ) -> list[Path]:
-    """Write the sweep's pictures into `folder`; what could not be drawn is told to `warn`."""
+    """Write the sweep's pictures into `folder`: those it can have, or the kinds asked for.
+
+    Kinds that it cannot have are told to `note`, what could not be drawn to `warn`.
+    """
     by = by and find_axis(by, axes, "--by")
     style = style and find_axis(style, axes, "--style")
+    facet = facet and find_axis(facet, axes, "--facet")
+    if facet and facet in (by, style):
+        raise UserError(f"--facet {facet}: it is also asked to be colour or line style; write one")
+    if size not in SIZES:
+        raise UserError(f"--size {size}: write {' or '.join(SIZES)}")
+    if unknown := [kind for kind in kinds or () if kind not in PICTURES]:
+        raise UserError(f"--kind {' '.join(unknown)}: no kind of plot; there are {_list()}")
+    if kinds is not None and not kinds:
+        raise UserError(f"--kind: none was named; there are {_list()}")
     unknown = [kind for kind in formats if kind not in UNDATED]
     if unknown or not formats:
         raise UserError(f"--format {' '.join(unknown)}: no format; write {', '.join(UNDATED)}")
@@ -50,15 +88,24 @@ def plot_sweep(
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise UserError(f"{folder}: the folder of pictures cannot be made: {why}") from None
-    sweep = Sweep(runs, steps, layers, axes, name, by, style, at_steps)
-    written = []
-    with house_style():
-        for stem, picture in PICTURES.items():
+    sweep = Sweep(runs, steps, layers, axes, name, by, style, facet, at_steps)
+    written, lacking = [], []
+    with house_style(size):
+        for stem in PICTURES if kinds is None else [kind for kind in PICTURES if kind in kinds]:
             try:
-                figure = picture(sweep)
+                if kinds is None and stem in LACKS and (why := LACKS[stem](sweep)):
+                    lacking.append(f"{stem} ({why})")
+                    continue
+                figure = PICTURES[stem](sweep)
                 written += save(figure, folder, stem, formats)
                 figure.clear()  # frees its artists now; a figure refers to itself
             except Exception as error:  # a picture is never worth a result
                 reason = f"{type(error).__name__}: {error}".splitlines()[0]
                 warn(f"{folder / stem}: this plot failed, the others go on: {reason}")
+    if lacking:
+        note(f"{name}: not drawn: {'; '.join(lacking)}")
     return written
+
+
+def _list() -> str:
+    return ", ".join(PICTURES)

@@ -23,6 +23,9 @@ RC: dict[str, Any] = {
     "svg.hashsalt": "lnexp",  # the same picture gives the same file
 }
 
+# How much larger than on paper letters are: a slide is read from the last row.
+SIZES = {"paper": 1.0, "slide": 1.4}
+
 # Okabe and Ito's colours, told apart with any colour vision; black is kept for failures.
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 GREY = "0.45"
@@ -38,6 +41,7 @@ END_MARKERS = {
     "failed": "*",
     "interrupted": "H",
     "running": ">",
+    "unstable": "d",
 }
 
 OUTCOME_COLOURS = {
@@ -56,6 +60,21 @@ OUTCOME_COLOURS = {
     "pending": "#FFFFFF",
     "finished": "#FFFFFF",  # and no verdict was possible
 }
+
+
+def larger() -> float:
+    """How much larger than on paper this picture's letters are."""
+    return matplotlib.rcParams["font.size"] / RC["font.size"]
+
+
+def points(size: float) -> float:
+    """A size of letters as this picture has it."""
+    return size * larger()
+
+
+def letters(count: float) -> int:
+    """How many letters have room where `count` have on paper."""
+    return max(8, int(count / larger()))
 
 
 def plain(text: str, longest: int | None = None) -> str:

@@ -28,6 +28,7 @@ class Sweep:
     name: str
     by: str | None = None
     style: str | None = None
+    facet: str | None = None
     at_steps: Sequence[int] | None = None
 
     @cached_property
@@ -36,7 +37,11 @@ class Sweep:
 
     @cached_property
     def look(self) -> Look:
-        return choose_look(self.runs, self.axes, self.by, self.style)
+        return self.look_beside(None)
+
+    def look_beside(self, x: str | None) -> Look:
+        """The look of a picture that draws the axis `x` along x."""
+        return choose_look(self.runs, self.axes, self.by, self.style, taken=x, facet=self.facet)
 
     @cached_property
     def cells(self) -> pd.DataFrame:

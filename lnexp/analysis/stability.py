@@ -1,0 +1,124 @@
+"""Which runs were unstable, and how far a knob can be turned before most of a cell's runs are.
+
+A knob is a numeric setting, such as train.lr. Each function is over the runs of one cell: they
+differ in the knob and the seed alone. Undecided runs (merely slow, too short, not finished) are
+counted, and are on neither side.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from lnexp.analysis.statistics import median, wilson
+from lnexp.analysis.table import column, numbers
+from lnexp.analysis.verdicts import DECIDED
+
+LR = "train.lr"
+# Causes of a run that only needs more steps, or never began to move.
+SLOW = {"frozen", "too_slow", "warming_up"}
+USEFUL = 0.1  # nat above the cell's best end loss
+
+
+def unstable(runs: pd.DataFrame) -> pd.Series:
+    """True: nonfinite, diverged, lost, or stalled with a cause not in SLOW; NA: undecided."""
+    found = []
+    for verdict, cause in zip(column(runs, "verdict"), column(runs, "cause"), strict=True):
+        causes = {name for name in str(cause).split("; ") if name}
+        merely_slow = verdict == "stalled" and causes <= SLOW
+        decided = verdict in DECIDED and not merely_slow
+        found.append(verdict not in ("learned", "spiked") if decided else pd.NA)
+    return pd.Series(found, index=runs.index, dtype="boolean")
+
+
+def by_value(runs: pd.DataFrame, knob: str = LR) -> pd.DataFrame:
+    """value, unstable, decided, runs, share, low, high (Wilson, 95 %); in order of the value."""
+    values, bad = numbers(column(runs, knob)), unstable(runs)
+    rows = []
+    for value in np.unique(values[np.isfinite(values)]):
+        here = bad[values == value]
+        n, of = int(here.sum()), int(here.notna().sum())
+        share = n / of if of else np.nan
+        rows.append((float(value), n, of, len(here), share, *wilson(n, of)))
+    names = ["value", "unstable", "decided", "runs", "share", "low", "high"]
+    return pd.DataFrame(rows, columns=pd.Index(names))
+
+
+@dataclass(frozen=True)
+class Edge:
+    """The largest stable value of the grid, and the first that is not. None: not in range."""
+
+    stable: float | None
+    unstable: float | None
+
+    @property
+    def words(self) -> str:
+        """'0.003 (0.01 is not)', 'none in range: ...'"""
+        match self.stable, self.unstable:
+            case None, None:
+                return "none in range: no value has a decided run"
+            case None, bad:
+                return f"none in range: unstable from {bad:g} on"
+            case good, None:
+                return f"{good:g}, the range's largest with decided runs"
+            case good, bad:
+                return f"{good:g} ({bad:g} is not)"
+
+
+def largest_stable(runs: pd.DataFrame, knob: str = LR) -> Edge:
+    """The largest value up to which no value has more than half of its decided runs unstable.
+
+    A value without a decided run is passed over: neither stable nor unstable.
+    """
+    good = None
+    for row in by_value(runs, knob).itertuples():
+        if row.share > 0.5:  # NaN is not
+            return Edge(good, row.value)
+        if row.decided:
+            good = row.value
+    return Edge(good, None)
+
+
+def _medians(runs: pd.DataFrame, knob: str, losses: np.ndarray) -> dict[float, float]:
+    """Median over the seeds by the knob's value; NaN: not measured, left out."""
+    values = numbers(column(runs, knob))
+    found = {float(v): median(losses[values == v]) for v in np.unique(values[np.isfinite(values)])}
+    return {v: loss for v, loss in found.items() if loss is not None and not np.isnan(loss)}
+
+
+def _end_losses(runs: pd.DataFrame) -> np.ndarray:
+    """inf where a run did not stay finite, NaN where none was measured."""
+    end, told = numbers(column(runs, "end_loss")), column(runs, "end_loss").notna().to_numpy()
+    bad = (column(runs, "verdict") == "nonfinite").to_numpy() | (told & ~np.isfinite(end))
+    return np.where(bad, np.inf, end)
+
+
+def sensitivity(runs: pd.DataFrame, knob: str = LR) -> float | None:
+    """Mean over the grid of min(loss, first loss) - the best of them (Wortsman et al. 2023).
+
+    Losses are medians over the seeds; a non-finite one counts as the first loss, and a first loss
+    that is none as ln V. None: fewer than two values.
+    """
+    first = numbers(column(runs, "first_loss"))
+    first = np.where(np.isfinite(first), first, numbers(column(runs, "ln_v")))
+    end = _end_losses(runs)
+    losses = list(_medians(runs, knob, np.where(end > first, first, end)).values())
+    return float(np.mean(losses) - min(losses)) if len(losses) > 1 else None
+
+
+def largest_useful(runs: pd.DataFrame, knob: str = LR) -> float | None:
+    """The largest value whose median end loss is within USEFUL of the cell's best."""
+    losses = _medians(runs, knob, _end_losses(runs))
+    bar = min(losses.values(), default=np.inf) + USEFUL
+    return max((v for v, loss in losses.items() if loss <= bar < np.inf), default=None)
+
+
+def in_words(runs: pd.DataFrame, knob: str = LR) -> str:
+    """'largest stable 0.003 (0.01 is not), largest useful 0.001, sensitivity 0.31 nat'"""
+    name = knob.rsplit(".", 1)[-1]
+    parts = [f"largest stable {name} {largest_stable(runs, knob).words}"]
+    if (useful := largest_useful(runs, knob)) is not None:
+        parts.append(f"largest useful {useful:g}")
+    if (value := sensitivity(runs, knob)) is not None:
+        parts.append(f"sensitivity {value:.2g} nat")
+    return "; ".join(parts)

@@ -1,0 +1,71 @@
+"""Small multiples: a panel for each cell of the grid, and what a panel says of its cell."""
+
+# pandas' own types call every selection "Series | DataFrame | ndarray": nothing to learn there.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportReturnType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lnexp.present.frames import tally
+from lnexp.present.grid import axis_texts, in_words, varying
+from lnexp.present.page import page
+from lnexp.present.style import letters, plain, points, spread
+from lnexp.present.subject import Sweep, cut
+
+CELLS = 24  # small multiples in one picture
+
+
+def chosen_cells(sweep: Sweep, shown: Iterable[str], most: int = CELLS) -> tuple[list[str], str]:
+    """The cells with data or with a run that ended early, and in words what is left out."""
+    runs = {*shown, *sweep.ended["run"]}
+    there = sweep.cells[sweep.cells["run"].isin(runs)]
+    every = list(dict.fromkeys(there["facet"]))
+    cells = spread(every, most)
+    more = cut(len(cells), len(every), "cells")
+    left = there.loc[~there["facet"].isin(cells), "run"]
+    if early := int(left.isin(list(sweep.ended["run"])).sum()):
+        more += f" Of the runs left out, {early} ended early."
+    return cells, more
+
+
+def multiples(
+    sweep: Sweep, shown: Sequence[str], height: float, **share
+) -> tuple[Figure, dict[str, Axes], str]:
+    """A panel for each chosen cell; rows and columns follow the grid where it is full."""
+    cells, more = chosen_cells(sweep, shown)
+    first = sweep.look.colour
+    rest = [axis for axis in varying(sweep.runs, sweep.axes) if axis != first]
+    across = len(set(in_words(sweep.runs, rest)))
+    down = len(set(axis_texts(sweep.runs, first)))
+    columns = across if 1 < across <= 5 and across * down == len(cells) else min(4, len(cells))
+    rows = -(-len(cells) // columns)
+    fig, panels = page(rows, columns, max(3.1, 6.2 / columns), height, **share)
+    for ax in panels.flat[len(cells) :]:
+        ax.remove()
+    return fig, dict(zip(cells, panels.flat, strict=False)), more
+
+
+def cell_words(sweep: Sweep, shown: Iterable[str]) -> dict[str, str]:
+    """'3 of 4 to the end; NaN at step 0 (1 run)', by cell: also of a run that left no reading."""
+    return tally(sweep.cells, sweep.ended, {*shown, *sweep.ended["run"]}, "facet")
+
+
+def cell_title(cell: str, words: str, *more: str) -> str:
+    width = letters(42)
+    lines = textwrap.wrap(cell or "all runs", width) + textwrap.wrap(words, width)
+    return "\n".join(plain(line) for line in [*lines, *more])
+
+
+def title_cell(ax: Axes, cell: str, words: str, *more: str) -> None:
+    ax.set_title(cell_title(cell, words, *more), fontsize=points(7.5))
+
+
+def label_left(panels: Iterable[Axes], label: str) -> None:
+    for ax in panels:
+        place = ax.get_subplotspec()
+        if place is not None and place.is_first_col():
+            ax.set_ylabel(label)

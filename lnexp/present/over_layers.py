@@ -1,0 +1,179 @@
+"""Pictures over the layers of the network: gradients, updates and the stream at chosen steps."""
+
+# pandas' own types call every selection "Series | DataFrame | ndarray": nothing to learn there.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportReturnType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lnexp.present import frames, layerframes
+from lnexp.present.multiples import (
+    cell_title,
+    cell_words,
+    chosen_cells,
+    label_left,
+    multiples,
+    title_cell,
+)
+from lnexp.present.page import legend_of_all, page
+from lnexp.present.panels import broken_lanes, by_layer, when_colours
+from lnexp.present.scale import Kind, Scale, scale_for
+from lnexp.present.style import points, say
+from lnexp.present.subject import Sweep, nothing
+
+MEAN = "Lines: median over the seeds; bands: smallest to largest."
+HEAD = "Head: with the final norm."
+STREAM_CELLS = 8  # rows of four panels
+ROW_LETTERS = 150
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A reading that every layer has: `column` says when it was read, `values` what it comes to."""
+
+    label: str
+    column: str
+    values: Callable[[pd.DataFrame], pd.DataFrame]
+    kind: Kind = "log"
+
+
+GRADIENT = Quantity("gradient norm", "grad_norm", layerframes.layer_totals)
+RATIO = Quantity("update / weights", "update_norm", layerframes.update_ratios)
+# In blocks the stream is read after the MLP, gradients and norm inputs before attention.
+STREAM = (
+    Quantity("stream RMS", "act_rms", layerframes.sublayer("act_rms", "mlp")),
+    Quantity(
+        "stream gradient RMS", "stream_grad_rms", layerframes.sublayer("stream_grad_rms", "attn")
+    ),
+    Quantity("token cosine", "token_cosine", layerframes.sublayer("token_cosine", "mlp"), "linear"),
+    Quantity("norm input RMS", "norm_input_rms", layerframes.sublayer("norm_input_rms", "attn")),
+)
+NO_LAYERS = "no gradient was read by layer\n(measure.level off, or no run has begun)"
+NO_UPDATES = "no update was read by layer\n(measure.level off, or no run has made one)"
+NO_STREAM = "no run recorded stream RMS: measure.level full does"
+
+
+class Profiles:
+    """One quantity of a sweep at the chosen steps: medians, what is not finite, and the scale."""
+
+    def __init__(self, sweep: Sweep, quantity: Quantity) -> None:
+        self.quantity = quantity
+        steps = layerframes.chosen_steps(sweep.layers, sweep.at_steps, quantity.column)
+        profile = layerframes.profiles(sweep.layers, steps, quantity.column, quantity.values)
+        self.values = sweep.cells[["run", "facet"]].merge(profile, on="run")
+        keys = ["facet", "when", "layer"]
+        curves = frames.over_seeds(self.values, keys)
+        self.curves = curves.sort_values("when", key=_last_last, kind="stable")
+        self.broken = layerframes.nonfinite_counts(self.values, keys)
+        self.colours = when_colours(list(curves["when"]))
+        rows = max((len(broken_lanes(some)) for _, some in self.broken.groupby("facet")), default=0)
+        drawn = self.values["value"].to_numpy(dtype=float)
+        self.scale: Scale = scale_for(drawn, quantity.kind, lanes=rows)
+
+    @property
+    def shown(self) -> list[str]:
+        return self.values["run"].unique().tolist()
+
+    def draw(self, cell: str, depth: int, ax: Axes) -> None:
+        """The cell's profile; a cell whose runs left no reading says so."""
+        here = self.curves[self.curves["facet"] == cell]
+        if not len(here):
+            say(ax, "no reading")
+            return
+        by_layer(
+            here,
+            ax,
+            depth=depth,
+            broken=self.broken[self.broken["facet"] == cell],
+            colours=self.colours,
+            scale=self.scale,
+        )
+
+    def last_reading(self, cell: str) -> list[str]:
+        here = self.values[(self.values["facet"] == cell) & (self.values["when"] == LAST)]
+        return [f"last reading: {frames.steps_text(here['step'])}"] if len(here) else []
+
+
+LAST = layerframes.LAST
+
+
+def _last_last(when: pd.Series) -> pd.Series:
+    return when.mask(when == LAST, np.iinfo(np.int64).max)
+
+
+def _blocks(sweep: Sweep) -> dict[str, int]:
+    """The depth of each cell."""
+    depth = layerframes.depths(sweep.runs, sweep.layers)
+    known = sweep.cells[sweep.cells["run"].isin(depth.index)]
+    blocks = known["run"].map(depth)
+    return {cell: int(n) for cell, n in blocks.groupby(known["facet"], sort=False).max().items()}
+
+
+def gradient_by_layer(sweep: Sweep) -> Figure:
+    return _profile(sweep, GRADIENT, "gradient norm by layer, before clipping", NO_LAYERS, HEAD)
+
+
+def update_ratio(sweep: Sweep) -> Figure:
+    what = "norm of the update over the norm of the weights, by layer"
+    return _profile(sweep, RATIO, what, NO_UPDATES, f"{HEAD} A bad step makes no update.")
+
+
+def _profile(sweep: Sweep, quantity: Quantity, what: str, none: str, help: str) -> Figure:
+    profiles = Profiles(sweep, quantity)
+    absent = frames.not_shown(sweep.cells, profiles.values["run"])
+    if not len(profiles.values):
+        return nothing(sweep, what, none, absent)
+    words, blocks = cell_words(sweep, profiles.shown), _blocks(sweep)
+    fig, panels, more = multiples(sweep, profiles.shown, 2.7)
+    for cell, ax in panels.items():
+        profiles.draw(cell, blocks.get(cell, 1), ax)
+        title_cell(ax, cell, words[cell], *profiles.last_reading(cell))
+    label_left(panels.values(), quantity.label)
+    legend_of_all(list(panels.values()))
+    return sweep.title(fig, what, MEAN, help, absent, more)
+
+
+def stream_by_layer(sweep: Sweep) -> Figure:
+    what = "the residual stream by layer"
+    if why := lacks_stream(sweep):
+        return nothing(sweep, what, why)
+    every = [Profiles(sweep, quantity) for quantity in STREAM]
+    shown = {run for profiles in every for run in profiles.shown}
+    words, blocks = cell_words(sweep, shown), _blocks(sweep)
+    cells, more = chosen_cells(sweep, shown, STREAM_CELLS)
+    fig, panels = page(len(cells), len(every), 2.9, 2.3)
+    for cell, row in zip(cells, panels, strict=True):
+        for profiles, ax in zip(every, row, strict=True):
+            profiles.draw(cell, blocks.get(cell, 1), ax)
+            ax.set_ylabel(profiles.quantity.label)
+        title = cell_title(cell, words[cell], *every[0].last_reading(cell)).replace("\n", "; ")
+        row[0].set_title(title, fontsize=points(7.5), loc="left")
+    legend_of_all(list(panels.flat))
+    where = (
+        "Stream and token cosine: after the block; gradient of the stream and the norm's input: "
+        "before its attention; embed: after it; head: before the final norm or the head."
+    )
+    absent = frames.not_shown(sweep.cells, shown)
+    return sweep.title(fig, what, MEAN, where, absent, more)
+
+
+def lacks_gradients(sweep: Sweep) -> str:
+    return "" if _was_read(sweep, "grad_norm") else "no gradient was read by layer"
+
+
+def lacks_updates(sweep: Sweep) -> str:
+    return "" if _was_read(sweep, "update_norm") else "no update was read by layer"
+
+
+def lacks_stream(sweep: Sweep) -> str:
+    return "" if any(_was_read(sweep, q.column) for q in STREAM) else NO_STREAM
+
+
+def _was_read(sweep: Sweep, column: str) -> bool:
+    return column in sweep.layers and bool(frames.split(sweep.layers[column])[1].any())
