@@ -178,6 +178,34 @@ def explain(
 
 @app.command()
 @guarded
+def boundary(
+    config: Annotated[str, typer.Argument(help="A config file or the name of an experiment.")],
+    knob: Annotated[str, typer.Option(help="The setting to turn, such as train.lr.")],
+    low: Annotated[float, typer.Option(help="Where the scan begins.")],
+    high: Annotated[float, typer.Option(help="Where it ends.")],
+    points: Annotated[int, typer.Option(help="Values of the first, coarse scan.")] = 6,
+    resolution: Annotated[
+        float, typer.Option(help="The edge is bracketed within this factor.")
+    ] = 1.25,
+    out: Out = Path("results"),
+    set_: Set = None,
+    jobs: Annotated[
+        str, typer.Option("-j", "--jobs", metavar="N|auto", help="Runs at a time (auto: cores).")
+    ] = "auto",
+    json: AsJson = False,
+) -> None:
+    """Find the largest stable value of a knob, cell by cell."""
+    from .commands import boundary as command
+    from .commands.jobs import executor as place
+    from .commands.jobs import workers
+
+    where = place("local", "", 0.0, jobs)
+    search = (config, knob, low, high, points, resolution)
+    raise typer.Exit(command.boundary(*search, out, set_ or [], workers(jobs), where, json))
+
+
+@app.command()
+@guarded
 def sample(
     run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     prompt: Annotated[str, typer.Option(help="Text to go on from.")] = "",

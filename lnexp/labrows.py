@@ -128,6 +128,33 @@ class ProfileRow:
     token_cosine_last: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class BoundaryRow:
+    """Where along a knob one cell's runs turn unstable: lnexp boundary. Empty: none in range.
+
+    A value is unstable where more than half of its decided runs are.
+    """
+
+    knob: str
+    cell: str  # the cell's settings
+    low: float
+    high: float
+    resolution: float  # the bracket's ends are at most this factor apart
+    seeds: int  # at most, of one value
+    stable: Literal["below", "above", "everywhere", "nowhere"]  # on which side of the edge
+    edge: float | None  # the last stable value
+    beyond: float | None  # the first that is not
+    edge_unstable: str  # unstable of decided runs
+    beyond_unstable: str
+    useful: float | None  # largest value with a median end loss within 0.1 nat of the cell's best
+    sensitivity: float | None  # of train.lr, over the scan: mean min(loss, first loss) - best loss
+    other_crossings: str  # where P(unstable) passes one half once more
+    undecided: int  # runs that were merely slow, or failed to execute
+    runs: int
+    values: int
+    seconds: float  # of training
+
+
 # A table's file below lab/, without .csv -> its rows.
 TABLES: dict[str, type] = {
     "batch": BatchRow,

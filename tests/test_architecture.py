@@ -23,7 +23,7 @@ ALLOWED = {
     "train": OPEN | {"data", "model", "measure"},
     "runs": OPEN | {"data", "model", "measure", "train"},
     "sample": OPEN | {"model", "runs"},
-    "lab": OPEN | {"data", "model", "measure", "train", "runs"},
+    "lab": OPEN | {"data", "model", "measure", "train", "runs", "analysis"},
     "analysis": OPEN,
     "present": OPEN | {"analysis"},
     "progress": OPEN | {"runs"},

@@ -38,7 +38,11 @@ def test_the_commands_and_their_options_are_these():
             "--gpus-per-run", "--jobs", "--out", "--retry", "--set", "--steps", "-j", "-o", "-s",
         ],
         "plan": ["--json", "--set", "-s"],
-        "plot": ["--by", "--format", "--steps", "--style"],
+        "boundary": [
+            "--high", "--jobs", "--json", "--knob", "--low", "--out", "--points", "--resolution",
+            "--set", "-j", "-o", "-s",
+        ],
+        "plot": ["--by", "--facet", "--format", "--kind", "--size", "--steps", "--style"],
         "show": ["--claims", "--csv", "--json", "--tex", "--watch"],
         "explain": ["--json"],
         "norm": ["--bias", "--dtype", "--eps", "--gain", "--json", "--norm"],

@@ -2,20 +2,17 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from ..analysis.load import load
 from ..analysis.verdicts import VERDICTS
-from ..config import Train
 from ..console import say
 from ..errors import UserError
 from ..lines import amount
 from ..runs.execute import is_done
-from ..runs.plan import Plan, PlannedRun
+from ..runs.plan import Plan, PlannedRun, with_steps
 from ..runs.rundir import read_status
 
 RETRY = ("failed", "interrupted", "all")
@@ -95,7 +92,7 @@ def extended(plan: Plan, out: Path, verdicts: Sequence[str], steps: str) -> list
         if run.config.train.schedule != "constant":
             refused.append(run)
         elif target > done:
-            chosen.append(_with_steps(run, target))
+            chosen.append(with_steps(run, target))
     if refused:
         schedules = ", ".join(dict.fromkeys(run.config.train.schedule for run in refused))
         why = (
@@ -118,15 +115,3 @@ def _target(steps: str, done: int) -> int:
     if (factor := float(steps[:-1])) <= 1:
         raise UserError(f"--steps {steps}: write a factor above 1")
     return ceil(factor * done)
-
-
-def _with_steps(run: PlannedRun, steps: int) -> PlannedRun:
-    """The same run, and under a constant schedule the same folder, to more steps."""
-    config = run.config
-    try:
-        longer = Train.model_validate({**config.train.model_dump(), "steps": steps})
-    except ValidationError as problem:
-        why = problem.errors()[0]["msg"]
-        raise UserError(f"--steps: {steps:,} train.steps of {run.name}: {why}") from None
-    point = replace(run.point, config=config.model_copy(update={"train": longer}))
-    return replace(run, point=point)

@@ -139,6 +139,23 @@ def slow_end(knob: Knob, tallies: Tallies) -> float | None:
     return None
 
 
+def edge(knob: Knob, tallies: Tallies) -> tuple[float | None, float | None]:
+    """The bracket as (stable, unstable): its better end is one with a run that is decided, so it
+    may be wider than the resolution where the runs in between are all slow."""
+    found = bracket(knob, tallies)
+    if found is None:
+        return None, None
+    low, high = found
+    bad, sign = (low, 1) if tallies[low].is_unstable else (high, -1)
+    good = [
+        v for v, t in tallies.items() if t.stable and not t.is_unstable and sign * (v - bad) > 0
+    ]
+    return min(good, key=lambda v: abs(v - bad), default=None), bad
+
+
 def other_crossings(knob: Knob, tallies: Tallies) -> Sequence[Crossing]:
-    """Crossings beside the one that was narrowed: the knob's effect is not monotone."""
-    return [found for found in crossings(tallies) if found != bracket(knob, tallies)]
+    """Crossings beside the one that was narrowed: the knob's effect is not monotone. Values
+    without a decided run say nothing of it."""
+    decided = {value: tally for value, tally in tallies.items() if tally.unstable + tally.stable}
+    return [found for found in crossings(decided) if found[::-1] != edge(knob, tallies)
+            and found != edge(knob, tallies)]  # fmt: skip

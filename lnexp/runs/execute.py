@@ -17,6 +17,7 @@ from math import inf
 from pathlib import Path
 from time import monotonic
 from traceback import format_exc
+from typing import Any
 
 from filelock import FileLock, Timeout
 from pebble import ProcessExpired
@@ -24,6 +25,7 @@ from pebble import ProcessExpired
 from ..errors import UserError
 from ..model.check import step_flops
 from ..sweep import dump
+from ..yamlfile import read
 from .interrupt import Interruption
 from .local import Crew, Executor, local
 from .plan import Plan, PlannedRun
@@ -84,10 +86,15 @@ def _holder(path: Path) -> str:
         return "another process"
 
 
-def write_index(plan: Plan, folder: Path) -> None:
-    """sweep.yaml and points.json; an earlier, different sweep.yaml is kept under a number."""
+def write_index(plan: Plan, folder: Path, grows: bool = False) -> None:
+    """sweep.yaml and points.json; an earlier, different sweep.yaml is kept under a number.
+
+    Of a sweep that `grows` while it runs, one with other cases of the same keys is not kept.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     current, text = folder / "sweep.yaml", dump(plan.sweep.document)
+    if grows and current.exists() and _same_but_for_cases(current, plan.sweep.document):
+        write_atomically(current, text)
     if current.exists() and current.read_text(encoding="utf-8") != text:
         number = 1
         while (kept := folder / f"sweep.{number}.yaml").exists():
@@ -96,6 +103,20 @@ def write_index(plan: Plan, folder: Path) -> None:
     if not current.exists():
         write_atomically(current, text)
     write_atomically(folder / "points.json", strict_json(plan.index()))
+
+
+def _same_but_for_cases(path: Path, document: dict[str, Any]) -> bool:
+    """Or but for their values."""
+
+    def fixed(found: dict[str, Any]) -> dict[str, Any]:
+        return {**found, "cases": list(found["cases"][0])}
+
+    earlier = read(path).value
+    return (
+        isinstance(earlier, dict)
+        and bool(earlier.get("cases"))
+        and (fixed(earlier) == fixed(document))
+    )
 
 
 class Watcher:
@@ -120,6 +141,7 @@ def run_plan(
     todo: Sequence[PlannedRun] | None = None,
     force: bool = False,
     fail_fast: bool = False,
+    grows: bool = False,
     watcher: Watcher | None = None,
     interruption: Interruption | None = None,
 ) -> dict[str, Status]:
@@ -131,7 +153,7 @@ def run_plan(
     """
     folder = plan.folder(out)
     interruption = interruption or Interruption()
-    write_index(plan, folder)
+    write_index(plan, folder, grows)
     if todo is None:
         todo = [run for run in plan.runs if force or not is_done(run, folder / "runs" / run.name)]
     if not todo:

@@ -1,11 +1,13 @@
 """From a sweep to the runs it stands for on this machine; everything is checked before run 1."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..config import Data, Model, RunConfig
+from pydantic import ValidationError
+
+from ..config import Data, Model, RunConfig, Train
 from ..data import Corpus, load, short_splits
 from ..errors import UserError
 from ..lines import refusal
@@ -135,6 +137,18 @@ def make_plan(sweep: Sweep) -> Plan:
             continue
         runs[name] = PlannedRun(name, point, corpus, built[key], device)
     return Plan(sweep, list(runs.values()), notes)
+
+
+def with_steps(run: PlannedRun, steps: int) -> PlannedRun:
+    """The same run, and under a constant schedule the same folder, to more steps."""
+    config = run.config
+    try:
+        longer = Train.model_validate({**config.train.model_dump(), "steps": steps})
+    except ValidationError as problem:
+        why = problem.errors()[0]["msg"]
+        raise UserError(f"--steps: {steps:,} train.steps of {run.name}: {why}") from None
+    point = replace(run.point, config=config.model_copy(update={"train": longer}))
+    return replace(run, point=point)
 
 
 def _twice(one: RunConfig, other: RunConfig, device: str) -> str:

@@ -13,6 +13,7 @@ from lnexp.lab.search import (
     Tally,
     bracket,
     crossings,
+    edge,
     other_crossings,
     seeds_wanted,
     slow_end,
@@ -33,24 +34,25 @@ def search(knob: Knob, oracle: Oracle) -> dict[float, Tally]:
     return tallies
 
 
-def above(edge: float) -> Oracle:
-    return lambda value, seed: "unstable" if value > edge else "stable"
+def above(limit: float) -> Oracle:
+    return lambda value, seed: "unstable" if value > limit else "stable"
 
 
 LR = Knob(1e-5, 1.0)
 
 
 @given(st.floats(-4.9, -0.1).map(lambda power: 10**power))
-def test_the_edge_lies_in_a_bracket_as_narrow_as_asked(edge):
-    found = search(LR, above(edge))
+def test_the_edge_lies_in_a_bracket_as_narrow_as_asked(limit):
+    found = search(LR, above(limit))
     low, high = bracket(LR, found)
-    assert low <= edge < high and high / low <= LR.resolution
+    assert edge(LR, found) == (low, high)
+    assert low <= limit < high and high / low <= LR.resolution
     assert other_crossings(LR, found) == []
 
 
 @given(st.floats(-4.9, -0.1).map(lambda power: 10**power))
-def test_it_costs_less_than_a_third_of_the_full_grid(edge):
-    runs = sum(tally.ran for tally in search(LR, above(edge)).values())
+def test_it_costs_less_than_a_third_of_the_full_grid(limit):
+    runs = sum(tally.ran for tally in search(LR, above(limit)).values())
     assert 3 * runs <= LR.full_grid * LR.seeds
 
 
@@ -61,8 +63,8 @@ def test_a_knob_that_helps_has_its_edge_found_from_the_other_side():
 
 
 def test_none_in_range_is_no_bracket():
-    for edge in (1e-9, 1e9):
-        found = search(LR, above(edge))
+    for limit in (1e-9, 1e9):
+        found = search(LR, above(limit))
         assert bracket(LR, found) is None and set(found) == set(LR.scan())
 
 
@@ -113,6 +115,16 @@ def test_slow_runs_are_never_unstable_and_those_at_the_edge_are_named():
     assert bracket(LR, found) is None and slow_end(LR, found) is None
     decided = search(LR, above(1e-2))
     assert slow_end(LR, decided) is None
+
+
+def test_the_edge_is_a_decided_value_though_slow_ones_lie_nearer():
+    known = {1e-3: Tally(stable=2), 1e-2: Tally(undecided=3), 1e-1: Tally(unstable=2)}
+    assert edge(Knob(1e-3, 1e-1, points=3, resolution=20), known) == (1e-3, 1e-1)
+    assert other_crossings(Knob(1e-3, 1e-1, points=3, resolution=20), known) == []
+    helps = {1e-3: Tally(unstable=2), 1e-2: Tally(undecided=3), 1e-1: Tally(stable=2)}
+    assert edge(Knob(1e-3, 1e-1, points=3, resolution=20), helps) == (1e-1, 1e-3)
+    slow = {1e-3: Tally(undecided=3), 1e-2: Tally(unstable=2)}
+    assert edge(Knob(1e-3, 1e-2, points=2, resolution=20), slow) == (None, 1e-2)
 
 
 def test_crossings_pass_over_values_that_have_not_run():

@@ -1,0 +1,167 @@
+"""lnexp boundary: how far a knob can be turned before most runs of a cell turn unstable."""
+
+import json
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+
+from ..console import say
+from ..errors import UserError
+from ..lab.boundary import Boundary
+from ..lab.search import Knob
+from ..labrows import BoundaryRow
+from ..lines import amount
+from ..progress import Progress
+from ..rows import header, line
+from ..runs.execute import locked, run_plan
+from ..runs.interrupt import Interruption, interruptible
+from ..runs.local import Executor
+from ..runs.plan import Plan, PlannedRun
+from ..runs.rundir import write_atomically
+from ..shipped import find
+from ..sweep import Sweep, load_sweep
+from .run import INTERRUPTED
+
+KNOBS = (
+    "train.lr", "train.adam_eps", "model.eps", "model.depth", "train.warmup", "model.init_scale",
+    "train.loss_scale",
+)  # fmt: skip
+WHOLE = ("model.depth", "train.warmup")
+
+
+def boundary(
+    config: str,
+    key: str,
+    low: float,
+    high: float,
+    points: int,
+    resolution: float,
+    out: Path,
+    overrides: Sequence[str],
+    jobs: int,
+    executor: Executor,
+    as_json: bool,
+) -> int:
+    """Exit code: 0 done, 1 a run failed to execute, 130 interrupted."""
+    sweep = one(config, overrides)
+    knob = _knob(sweep, key, low, high, points, resolution)
+    search, began = Boundary(sweep, key, knob, out), time.monotonic()
+    failed: list[str] = []
+    try:
+        with interruptible() as interruption, ExitStack() as locks:
+            locks.enter_context(locked(search.folder))
+            _begin(search)
+
+            def train(plan: Plan, todo: Sequence[PlannedRun]) -> None:
+                failed.extend(_train(plan, out, todo, jobs, executor, interruption))
+
+            for words in search.steps(train):
+                say(words)
+            rows = search.rows()
+            _write(search.folder / "lab" / "boundary.csv", rows)
+    except KeyboardInterrupt:
+        say("interrupted: what is finished is kept; the same command goes on")
+        return INTERRUPTED
+    seconds = time.monotonic() - began
+    if as_json:
+        print(json.dumps(_plain(rows, knob, seconds), indent=1, allow_nan=False))
+    else:
+        from rich.console import Console
+
+        from ..present.boundary import sheet
+
+        cells = [cell.settings for cell in search.cells]
+        Console(highlight=False).print(sheet(sweep, cells, rows, knob.full_grid, seconds))
+    if failed:
+        say(f"{amount(len(failed), 'run')} failed; error.txt in each folder says why")
+    return 1 if failed else 0
+
+
+def one(config: str, overrides: Sequence[str]) -> Sweep:
+    """The sweep of one config. Raises UserError where the words name several."""
+    found = find([config])
+    if len(found) != 1:
+        raise UserError(f"{config}: {len(found)} configs; name one")
+    return load_sweep(found[0], overrides)
+
+
+def _knob(sweep: Sweep, key: str, low: float, high: float, points: int, resolution: float) -> Knob:
+    if key not in KNOBS:
+        near = [knob for knob in KNOBS if knob.rpartition(".")[2] == key.rpartition(".")[2]]
+        raise UserError(f"--knob {key}: {_hint(near)}one of {', '.join(KNOBS)}")
+    if key in sweep.axes:
+        raise UserError(
+            f"{sweep.line(key)}: {key}: the sweep varies the knob already; take it out, or set "
+            f"one value: -s {key}=..."
+        )
+    whole = key in WHOLE
+    if not 0 < low < high < float("inf"):
+        raise UserError(f"--low {low:g} --high {high:g}: write two numbers, 0 < low < high")
+    if whole and (low != int(low) or high != int(high)):
+        raise UserError(f"--low {low:g} --high {high:g}: {key} takes whole numbers")
+    if points < 2:
+        raise UserError(f"--points {points}: the scan needs 2 or more")
+    if not 1 < resolution < float("inf"):
+        raise UserError(f"--resolution {resolution:g}: a factor above 1, such as 1.25")
+    seeds = len({(p.config.seed.init, p.config.seed.data) for p in sweep.points})
+    return Knob(low, high, points, resolution, whole, seeds)
+
+
+def _hint(near: list[str]) -> str:
+    return f"did you mean {near[0]}? " if near else ""
+
+
+def _begin(search: Boundary) -> None:
+    knob = search.knob
+    values = ", ".join(f"{value:g}" for value in knob.scan())
+    say(
+        f"{search.folder.name}: {amount(len(search.cells), 'cell')}, scan of {search.key} at "
+        f"{values}; at most {amount(knob.seeds, 'seed')} a value, fewer where they agree; then "
+        f"bisection to a factor of {knob.resolution:g}"
+    )
+
+
+def _train(
+    plan: Plan,
+    out: Path,
+    todo: Sequence[PlannedRun],
+    jobs: int,
+    executor: Executor,
+    interruption: Interruption,
+) -> list[str]:
+    """The runs that failed to execute."""
+    with Progress(plan.folder(out), len(plan.runs), todo, jobs) as progress:
+        statuses = run_plan(
+            plan,
+            out,
+            executor=executor,
+            todo=todo,
+            grows=True,
+            watcher=progress,
+            interruption=interruption,
+        )
+    return [name for name, status in statuses.items() if status.status == "failed"]
+
+
+def _write(path: Path, rows: Sequence[BoundaryRow]) -> None:
+    """The table; rows of other knobs stay in it."""
+    names = header(BoundaryRow)
+    kept = []
+    if path.exists():
+        first, *lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        if first == line(names):
+            kept = [text for text in lines if not text.startswith(f"{rows[0].knob},")]
+    path.parent.mkdir(exist_ok=True)
+    found = [line(getattr(row, name) for name in names) for row in rows]
+    write_atomically(path, line(names) + "".join(kept + found))
+
+
+def _plain(rows: Sequence[BoundaryRow], knob: Knob, seconds: float) -> dict:
+    return {
+        "schema": 1,
+        "cells": [asdict(row) for row in rows],
+        "full_grid_values": knob.full_grid,
+        "wall_seconds": seconds,
+    }

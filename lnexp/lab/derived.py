@@ -1,0 +1,41 @@
+"""A sweep made from another: the same cells with other settings, in a folder of its own."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ..rules import hashable
+from ..runs.plan import Plan, PlannedRun, make_plan
+from ..sweep import Sweep, dump, load_sweep
+
+Settings = dict[str, Any]  # dotted key -> value
+
+
+def cells(sweep: Sweep) -> list[Settings]:
+    """The settings of each cell on the sweep's axes, in grid order."""
+    met = {
+        tuple(hashable(value) for value in point.settings.values()): point.settings
+        for point in sweep.points
+    }
+    return list(met.values())
+
+
+def derive(sweep: Sweep, suffix: str, cases: Sequence[Settings], **top: Any) -> Plan:
+    """The plan of NAME-suffix: these cases in place of the sweep's grid, without its claims.
+
+    `top` are further keys of the document, such as seeds. Raises UserError with the problems of
+    the settings that cannot be.
+    """
+    left_out = ("sweep", "cases", "claims")
+    kept = {key: value for key, value in sweep.document.items() if key not in left_out}
+    document = {**kept, "name": f"{sweep.name}-{suffix}", **top, "cases": list(cases)}
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / sweep.path.name
+        path.write_text(dump(document), encoding="utf-8")
+        return make_plan(load_sweep(path))
+
+
+def part(plan: Plan, runs: Sequence[PlannedRun]) -> Plan:
+    """The same plan with fewer runs."""
+    return Plan(plan.sweep, list(runs), plan.notes)

@@ -1,0 +1,91 @@
+"""The edges of stability as a table."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from lnexp.labrows import BoundaryRow
+from lnexp.lines import amount
+from lnexp.present.grid import short_key, value_text
+from lnexp.present.sheet import Column, Sheet
+from lnexp.sweep import Sweep
+
+LEGEND = (
+    "stable value: the last one of which at most half of the decided runs are unstable; bracket: "
+    "from it to the first of which more are; unstable: nonfinite, diverged, lost, or stalled with "
+    "a cause other than frozen, too_slow, warming_up; useful: median end loss within 0.1 nat of "
+    "the cell's best."
+)
+
+
+def sheet(
+    sweep: Sweep,
+    cells: Sequence[dict[str, Any]],
+    rows: Sequence[BoundaryRow],
+    full_grid: int,
+    seconds: float,
+) -> Sheet:
+    knob = short_key(rows[0].knob)
+    axes = [
+        Column(short_key(axis), [value_text(cell[axis]) for cell in cells]) for axis in sweep.axes
+    ]
+    columns = [
+        Column(f"stable {knob}", [_stable(row) for row in rows]),
+        Column("unstable at", [_figure(row.beyond) for row in rows], number=True),
+        Column("unstable runs", [_counts(row) for row in rows], rank=3),
+        Column("useful", [_figure(row.useful) for row in rows], number=True, rank=2),
+        *_sensitivity(rows),
+        Column("runs", [str(row.runs) for row in rows], number=True, rank=4),
+        Column("minutes", [f"{row.seconds / 60:.1f}" for row in rows], number=True, rank=5),
+    ]
+    return Sheet(f"{sweep.name}: where {knob} turns unstable", [*axes, *columns],
+                 list(_below(rows, knob, full_grid, seconds)), whole="--json")  # fmt: skip
+
+
+def _stable(row: BoundaryRow) -> str:
+    match row.stable:
+        case "everywhere":
+            return f"none in range is unstable ({row.low:g} to {row.high:g})"
+        case "nowhere":
+            return f"none in range is stable ({row.low:g} to {row.high:g})"
+        case "below":
+            return f"up to {_figure(row.edge)}"
+        case "above":
+            return f"from {_figure(row.edge)} on"
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
+def _counts(row: BoundaryRow) -> str:
+    """Of the bracket's ends, in order of the table: stable end, then the other."""
+    return f"{row.edge_unstable}, {row.beyond_unstable}" if row.edge_unstable else ""
+
+
+def _sensitivity(rows: Sequence[BoundaryRow]) -> list[Column]:
+    values = [row.sensitivity for row in rows]
+    if all(value is None for value in values):
+        return []
+    texts = ["" if value is None else f"{value:.3f}" for value in values]
+    return [Column("LR sensitivity", texts, number=True, rank=1)]
+
+
+def _below(rows: Sequence[BoundaryRow], knob: str, full_grid: int, seconds: float):
+    first = rows[0]
+    yield (
+        f"Brackets at most a factor of {first.resolution:g} wide; at most "
+        f"{amount(first.seeds, 'seed')} a value."
+    )
+    for row in rows:
+        if row.other_crossings:
+            yield f"{row.cell}: not monotone: it turns once more at {knob} {row.other_crossings}."
+        if row.undecided:
+            yield f"{row.cell}: {amount(row.undecided, 'run')} undecided (slow, or failed)."
+    runs = sum(row.runs for row in rows)
+    grid = full_grid * first.seeds * len(rows)
+    yield (
+        f"{amount(runs, 'run')}, {sum(row.seconds for row in rows) / 60:.1f} minutes of training, "
+        f"{seconds / 60:.1f} of this call; a full grid of this resolution has {grid} runs, "
+        f"{grid / runs:.1f} times as many."
+    )
+    yield LEGEND

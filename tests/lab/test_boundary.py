@@ -1,0 +1,141 @@
+"""lnexp boundary end to end on runs of a fraction of a second."""
+
+import csv
+import json
+
+import pytest
+
+from lnexp.runs import local
+
+from ..cases.conftest import NoPool
+from ..cli import Said, lnexp
+from ..runs.small import rows, write_config
+
+TINY = """
+data: {source: markov, length: 2000}
+model: {depth: 2, width: 8, heads: 1, context: 8, init: xavier}
+train: {steps: 20, batch_size: 16}
+sweep: {model.placement: [none, post]}
+seeds: [0, 1, 2]
+"""
+SEARCH = ("--knob", "train.lr", "--low", "1e-2", "--high", "1e4", "--points", "4",
+          "--resolution", "2")  # fmt: skip
+
+
+@pytest.fixture
+def search(tmp_path, monkeypatch):
+    """`lnexp boundary`, trained in this process."""
+    monkeypatch.setattr(local, "ProcessPool", NoPool)
+    write_config(tmp_path, TINY)
+
+    def search(*words: object, out: str = "results") -> Said:
+        return lnexp("boundary", "small.yaml", *SEARCH, "-o", out, *words, cwd=tmp_path)
+
+    return search
+
+
+def table(folder) -> list[dict[str, str]]:
+    path = folder / "small-boundary" / "lab" / "boundary.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_each_cell_has_its_bracket_and_its_cost_is_said(search, tmp_path):
+    said = search()
+    assert said.code == 0, said.err
+    assert "2 cells, scan of train.lr at 0.01, 1, 100, 10000; at most 3 seeds a value" in said.err
+    found = table(tmp_path / "results")
+    assert [row["cell"] for row in found] == ["model.placement=none", "model.placement=post"]
+    none = found[0]
+    assert none["stable"] == "below" and float(none["beyond"]) <= 2.001 * float(none["edge"])
+    assert "a full grid" in said.out and none["beyond_unstable"].startswith(("2", "3"))
+
+
+def test_a_second_call_trains_nothing_and_one_of_finer_resolution_only_what_is_new(
+    search, tmp_path, monkeypatch
+):
+    assert search().code == 0
+    before, first = rows(tmp_path / "results", "small-boundary"), table(tmp_path / "results")
+    train = local.train_run
+    monkeypatch.setattr(local, "train_run", None)
+    assert search().code == 0 and table(tmp_path / "results") == first
+    monkeypatch.setattr(local, "train_run", train)
+    assert search("--resolution", "1.2").code == 0
+    after = rows(tmp_path / "results", "small-boundary")
+    assert len(after) > len(before) and all(after[name] == before[name] for name in before)
+    assert float(table(tmp_path / "results")[0]["edge"]) >= float(first[0]["edge"])
+
+
+def test_interrupted_after_any_round_it_goes_on_to_the_same_answer(search, tmp_path, monkeypatch):
+    assert search(out="calm").code == 0
+    train, calls = local.train_run, []
+
+    def stops(*work):
+        calls.append(work)
+        if len(calls) in (5, 21, 30):
+            raise KeyboardInterrupt
+        return train(*work)
+
+    monkeypatch.setattr(local, "train_run", stops)
+    codes = [search().code for _ in range(4)]
+    assert codes[:3] == [130] * 3 and codes[3] == 0
+    assert rows(tmp_path / "results", "small-boundary") == rows(tmp_path / "calm", "small-boundary")
+    calm, broken = table(tmp_path / "calm"), table(tmp_path / "results")
+    for one in (*calm, *broken):
+        one.pop("seconds")
+    assert calm == broken
+
+
+def test_its_sweep_lists_its_points_as_cases_and_no_round_leaves_a_copy(search, tmp_path):
+    assert search().code == 0
+    folder = tmp_path / "results" / "small-boundary"
+    assert not list(folder.glob("sweep.*.yaml"))
+    index = json.loads((folder / "points.json").read_text())
+    assert index["axes"] == ["model.placement", "train.lr"]
+    done = sorted(run["run"] for run in index["runs"])
+    assert done == sorted(path.name for path in (folder / "runs").iterdir())
+    again = lnexp("run", folder / "sweep.yaml", "--dry-run", "-o", tmp_path / "results")
+    assert again.code == 0 and not set(again.out.split()) & set(done)
+    shown = lnexp("show", folder)
+    assert shown.code == 0 and "pending" not in shown.out
+
+
+def test_another_knob_keeps_the_first_ones_rows_and_the_earlier_sweep(search, tmp_path):
+    assert search().code == 0
+    words = ("--knob", "model.depth", "--low", "1", "--high", "3", "--points", "2")
+    assert lnexp("boundary", "small.yaml", *words, cwd=tmp_path).code == 0
+    assert {row["knob"] for row in table(tmp_path / "results")} == {"train.lr", "model.depth"}
+    assert (tmp_path / "results" / "small-boundary" / "sweep.1.yaml").exists()
+
+
+def test_slow_runs_at_the_edge_are_extended_and_never_called_unstable(search, tmp_path):
+    """At learning rates this small nothing is learned in 20 steps: too short to decide."""
+    said = search("--low", "1e-6", "--high", "1e4", "--points", "2", "--resolution", "1e11")
+    assert said.code == 0 and "may only be slow: extended" in said.err
+    steps = [len(rows) - 1 for name, rows in rows_of(tmp_path).items() if "steps.csv" in name]
+    assert 80 in steps  # four times the config's, and no more
+    (row, _) = table(tmp_path / "results")
+    assert int(row["undecided"]) > 0 and row["edge_unstable"] in ("", "0 of 0", "0 of 1", "0 of 2")
+
+
+def rows_of(folder):
+    return rows(folder / "results", "small-boundary")
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        (("--knob", "lr"), "did you mean train.lr?"),
+        (("--knob", "train.batch_size"), "one of train.lr"),
+        (("--low", "0"), "0 < low < high"),
+        (("--low", "1e9"), "0 < low < high"),
+        (("--points", "1"), "--points 1"),
+        (("--resolution", "1"), "--resolution 1"),
+        (("-s", "train.lr=[1e-3, 1e-2]"), "varies the knob already"),
+        (("--knob", "model.depth", "--low", "1.5"), "whole numbers"),
+    ],
+)
+def test_a_wrong_word_is_one_line_and_nothing_is_written(search, tmp_path, words, says):
+    said = search(*words)
+    assert said.code == 2 and says in said.err and "Traceback" not in said.err
+    assert not (tmp_path / "results").exists()
