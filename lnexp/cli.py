@@ -206,6 +206,33 @@ def boundary(
 
 @app.command()
 @guarded
+def rescue(
+    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a failed run.")],
+    try_: Annotated[
+        list[str] | None,
+        typer.Option("--try", metavar="KEY=VALUE", help="One more change to try (repeatable)."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="DIR", help="Where results go (beside the sweep)."),
+    ] = None,
+    jobs: Annotated[
+        str, typer.Option("-j", "--jobs", metavar="N|auto", help="Runs at a time (auto: cores).")
+    ] = "auto",
+    json: AsJson = False,
+) -> None:
+    """Train a failed run again from before its failure, with one change each."""
+    from .commands import rescue as command
+    from .commands.jobs import executor as place
+    from .commands.jobs import workers
+
+    where = place("local", "", 0.0, jobs)
+    code = command.rescue(run_folder, try_ or [], out, workers(jobs), where, json)
+    raise typer.Exit(code)
+
+
+@app.command()
+@guarded
 def sample(
     run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     prompt: Annotated[str, typer.Option(help="Text to go on from.")] = "",

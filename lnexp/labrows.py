@@ -155,6 +155,29 @@ class BoundaryRow:
     seconds: float  # of training
 
 
+@dataclass(frozen=True, slots=True)
+class RescueRow:
+    """A run gone on with from before its failure, with one change: lnexp rescue.
+
+    Empty: it did not fail, or there is no such figure.
+    """
+
+    run: str  # the run that failed
+    change: str
+    settings: str  # key=value
+    from_step: int  # that of the snapshot; 0: trained from the beginning
+    bad_step: int | None  # in which the run failed
+    failed_at: int | None  # in which this one did
+    steps_done: int
+    verdict: str
+    outcome: str  # in words
+    identical: int | None  # the control: 1 if its rows up to the failure are those of the run
+    loss_change: float | None  # in the last step before the failure, against the run's, in nats
+    end_loss: float | None
+    end_gap: float | None
+    trial: str  # the folder of its run
+
+
 # A table's file below lab/, without .csv -> its rows.
 TABLES: dict[str, type] = {
     "batch": BatchRow,

@@ -45,6 +45,7 @@ def test_the_commands_and_their_options_are_these():
         "plot": ["--by", "--facet", "--format", "--kind", "--size", "--steps", "--style"],
         "show": ["--claims", "--csv", "--json", "--tex", "--watch"],
         "explain": ["--json"],
+        "rescue": ["--jobs", "--json", "--out", "--try", "-j", "-o"],
         "norm": ["--bias", "--dtype", "--eps", "--gain", "--json", "--norm"],
         "sample": ["--length", "--prompt", "--seed", "--temperature"],
         "configs": [],

@@ -13,6 +13,7 @@ from lnexp.analysis.causes import text
 from lnexp.analysis.evidence import decay, forward_readings
 from lnexp.analysis.places import layer_words, module_words
 from lnexp.analysis.remedies import Suggestion
+from lnexp.analysis.rescued import rescue_evidence
 from lnexp.analysis.verdicts import LEARNED
 
 # What each cause means, for a reader who has not met it.
@@ -170,6 +171,7 @@ def _evidence(case: Case) -> Iterator[tuple[str, str, str]]:
         yield "first/last block gradient", says, "Runs that learn sit between 0.5 and 10."
     yield from forward_readings(case.layers, case.depth)
     yield from _events(case)
+    yield from rescue_evidence(case.folder)
 
 
 def _losses(case: Case) -> Iterator[tuple[str, str, str]]:

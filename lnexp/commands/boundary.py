@@ -13,15 +13,13 @@ from ..lab.boundary import Boundary
 from ..lab.search import Knob
 from ..labrows import BoundaryRow
 from ..lines import amount
-from ..progress import Progress
-from ..rows import header, line
-from ..runs.execute import locked, run_plan
-from ..runs.interrupt import Interruption, interruptible
+from ..runs.execute import locked
+from ..runs.interrupt import interruptible
 from ..runs.local import Executor
 from ..runs.plan import Plan, PlannedRun
-from ..runs.rundir import write_atomically
 from ..shipped import find
 from ..sweep import Sweep, load_sweep
+from .lab import failed_in, plain_row, write_rows
 from .run import INTERRUPTED
 
 KNOBS = (
@@ -55,12 +53,12 @@ def boundary(
             _begin(search)
 
             def train(plan: Plan, todo: Sequence[PlannedRun]) -> None:
-                failed.extend(_train(plan, out, todo, jobs, executor, interruption))
+                failed.extend(failed_in(plan, out, todo, jobs, executor, interruption))
 
             for words in search.steps(train):
                 say(words)
             rows = search.rows()
-            _write(search.folder / "lab" / "boundary.csv", rows)
+            write_rows(search.folder / "lab" / "boundary.csv", BoundaryRow, rows, key)
     except KeyboardInterrupt:
         say("interrupted: what is finished is kept; the same command goes on")
         return INTERRUPTED
@@ -123,45 +121,10 @@ def _begin(search: Boundary) -> None:
     )
 
 
-def _train(
-    plan: Plan,
-    out: Path,
-    todo: Sequence[PlannedRun],
-    jobs: int,
-    executor: Executor,
-    interruption: Interruption,
-) -> list[str]:
-    """The runs that failed to execute."""
-    with Progress(plan.folder(out), len(plan.runs), todo, jobs) as progress:
-        statuses = run_plan(
-            plan,
-            out,
-            executor=executor,
-            todo=todo,
-            grows=True,
-            watcher=progress,
-            interruption=interruption,
-        )
-    return [name for name, status in statuses.items() if status.status == "failed"]
-
-
-def _write(path: Path, rows: Sequence[BoundaryRow]) -> None:
-    """The table; rows of other knobs stay in it."""
-    names = header(BoundaryRow)
-    kept = []
-    if path.exists():
-        first, *lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        if first == line(names):
-            kept = [text for text in lines if not text.startswith(f"{rows[0].knob},")]
-    path.parent.mkdir(exist_ok=True)
-    found = [line(getattr(row, name) for name in names) for row in rows]
-    write_atomically(path, line(names) + "".join(kept + found))
-
-
 def _plain(rows: Sequence[BoundaryRow], knob: Knob, seconds: float) -> dict:
     return {
         "schema": 1,
-        "cells": [asdict(row) for row in rows],
+        "cells": [plain_row(asdict(row)) for row in rows],
         "full_grid_values": knob.full_grid,
         "wall_seconds": seconds,
     }

@@ -1,6 +1,6 @@
 """A sweep made from another: the same cells with other settings, in a folder of its own."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,10 +30,15 @@ def derive(sweep: Sweep, suffix: str, cases: Sequence[Settings], **top: Any) -> 
     left_out = ("sweep", "cases", "claims")
     kept = {key: value for key, value in sweep.document.items() if key not in left_out}
     document = {**kept, "name": f"{sweep.name}-{suffix}", **top, "cases": list(cases)}
+    return make_plan(read(document, sweep.path.name))
+
+
+def read(document: Mapping[str, Any], file: str, overrides: Sequence[str] = ()) -> Sweep:
+    """A config as data, checked like one that stands in a file of that name."""
     with TemporaryDirectory() as folder:
-        path = Path(folder) / sweep.path.name
-        path.write_text(dump(document), encoding="utf-8")
-        return make_plan(load_sweep(path))
+        path = Path(folder) / file
+        path.write_text(dump(dict(document)), encoding="utf-8")
+        return load_sweep(path, overrides)
 
 
 def part(plan: Plan, runs: Sequence[PlannedRun]) -> Plan:
