@@ -2,17 +2,17 @@
 
 import os
 import sys
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from . import __version__
+from .clilab import boundary, rescue
 from .console import say
 from .errors import UserError
 from .lines import one_line
+from .options import AsJson, Jobs, Out, Results, Set, guarded
 
 app = typer.Typer(
     name="lnexp",
@@ -24,35 +24,6 @@ app = typer.Typer(
 )
 
 
-def guarded(function: Callable[..., None]) -> Callable[..., None]:
-    """For a command whose reader may go away (`| head`) and whose disk may be full."""
-
-    @wraps(function)
-    def guard(*args: Any, **kwargs: Any) -> None:
-        try:
-            function(*args, **kwargs)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(0) from None
-        except OSError as error:
-            if os.environ.get("LNEXP_DEBUG") == "1":
-                raise
-            say(f"lnexp: {error}")
-            raise typer.Exit(1) from None
-
-    return guard
-
-
-Out = Annotated[Path, typer.Option("-o", "--out", help="Folder that results go to.")]
-Set = Annotated[
-    list[str] | None,
-    typer.Option("-s", "--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
-]
-Results = Annotated[Path, typer.Argument(help="results/, one sweep folder or one run folder.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
 @app.command()
 @guarded
 def run(
@@ -61,9 +32,7 @@ def run(
     ],
     out: Out = Path("results"),
     set_: Set = None,
-    jobs: Annotated[
-        str, typer.Option("-j", "--jobs", metavar="N|auto", help="Runs at a time (auto: cores).")
-    ] = "auto",
+    jobs: Jobs = "auto",
     force: Annotated[bool, typer.Option("--force", help="Train again what is finished.")] = False,
     retry: Annotated[
         str,
@@ -176,59 +145,8 @@ def explain(
     command(run_folder, json)
 
 
-@app.command()
-@guarded
-def boundary(
-    config: Annotated[str, typer.Argument(help="A config file or the name of an experiment.")],
-    knob: Annotated[str, typer.Option(help="The setting to turn, such as train.lr.")],
-    low: Annotated[float, typer.Option(help="Where the scan begins.")],
-    high: Annotated[float, typer.Option(help="Where it ends.")],
-    points: Annotated[int, typer.Option(help="Values of the first, coarse scan.")] = 6,
-    resolution: Annotated[
-        float, typer.Option(help="The edge is bracketed within this factor.")
-    ] = 1.25,
-    out: Out = Path("results"),
-    set_: Set = None,
-    jobs: Annotated[
-        str, typer.Option("-j", "--jobs", metavar="N|auto", help="Runs at a time (auto: cores).")
-    ] = "auto",
-    json: AsJson = False,
-) -> None:
-    """Find the largest stable value of a knob, cell by cell."""
-    from .commands import boundary as command
-    from .commands.jobs import executor as place
-    from .commands.jobs import workers
-
-    where = place("local", "", 0.0, jobs)
-    search = (config, knob, low, high, points, resolution)
-    raise typer.Exit(command.boundary(*search, out, set_ or [], workers(jobs), where, json))
-
-
-@app.command()
-@guarded
-def rescue(
-    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a failed run.")],
-    try_: Annotated[
-        list[str] | None,
-        typer.Option("--try", metavar="KEY=VALUE", help="One more change to try (repeatable)."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("-o", "--out", metavar="DIR", help="Where results go (beside the sweep)."),
-    ] = None,
-    jobs: Annotated[
-        str, typer.Option("-j", "--jobs", metavar="N|auto", help="Runs at a time (auto: cores).")
-    ] = "auto",
-    json: AsJson = False,
-) -> None:
-    """Train a failed run again from before its failure, with one change each."""
-    from .commands import rescue as command
-    from .commands.jobs import executor as place
-    from .commands.jobs import workers
-
-    where = place("local", "", 0.0, jobs)
-    code = command.rescue(run_folder, try_ or [], out, workers(jobs), where, json)
-    raise typer.Exit(code)
+for question in (boundary, rescue):
+    app.command()(guarded(question))
 
 
 @app.command()

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "lnexp"
 OPEN = {
     "errors", "lines", "console", "files", "rows", "yamlfile", "yamlwords", "yamldump", "config",
     "settings", "complaints", "foreign", "rules", "naming", "overrides", "draft", "sweep", "seeds",
-    "shipped", "claimspec", "claimparse", "claimlog", "labrows", "ends", "__version__",
+    "shipped", "claimspec", "claimparse", "claimlog", "labrows", "ends", "options", "__version__",
 }  # fmt: skip
 ALLOWED = {
     "markov": set(),
@@ -28,7 +28,8 @@ ALLOWED = {
     "present": OPEN | {"analysis"},
     "progress": OPEN | {"runs"},
     "commands": OPEN | {"data", "model", "train", "runs", "lab", "analysis", "present", "progress"},
-    "cli": OPEN | {"commands", "sample"},
+    "clilab": OPEN | {"commands"},
+    "cli": OPEN | {"commands", "sample", "clilab"},
 }
 WRITING = {"data", "markov", "model", "measure", "train", "runs", "lab", "sample", "progress"}
 READING = {"analysis", "present"}

@@ -1,0 +1,55 @@
+"""The commands that train sweeps of their own to answer one question."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import AsJson, Jobs, Out, Set
+
+
+def boundary(
+    config: Annotated[str, typer.Argument(help="A config file or the name of an experiment.")],
+    knob: Annotated[str, typer.Option(help="The setting to turn, such as train.lr.")],
+    low: Annotated[float, typer.Option(help="Where the scan begins.")],
+    high: Annotated[float, typer.Option(help="Where it ends.")],
+    points: Annotated[int, typer.Option(help="Values of the first, coarse scan.")] = 6,
+    resolution: Annotated[
+        float, typer.Option(help="The edge is bracketed within this factor.")
+    ] = 1.25,
+    out: Out = Path("results"),
+    set_: Set = None,
+    jobs: Jobs = "auto",
+    json: AsJson = False,
+) -> None:
+    """Find the largest stable value of a knob, cell by cell."""
+    from .commands import boundary as command
+    from .commands.jobs import executor as place
+    from .commands.jobs import workers
+
+    where = place("local", "", 0.0, jobs)
+    search = (config, knob, low, high, points, resolution)
+    raise typer.Exit(command.boundary(*search, out, set_ or [], workers(jobs), where, json))
+
+
+def rescue(
+    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a failed run.")],
+    try_: Annotated[
+        list[str] | None,
+        typer.Option("--try", metavar="KEY=VALUE", help="One more change to try (repeatable)."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="DIR", help="Where results go (beside the sweep)."),
+    ] = None,
+    jobs: Jobs = "auto",
+    json: AsJson = False,
+) -> None:
+    """Train a failed run again from before its failure, with one change each."""
+    from .commands import rescue as command
+    from .commands.jobs import executor as place
+    from .commands.jobs import workers
+
+    where = place("local", "", 0.0, jobs)
+    code = command.rescue(run_folder, try_ or [], out, workers(jobs), where, json)
+    raise typer.Exit(code)
