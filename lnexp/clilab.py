@@ -11,12 +11,15 @@ from .options import AsJson, Jobs, Out, Set
 def boundary(
     config: Annotated[str, typer.Argument(help="A config file or the name of an experiment.")],
     knob: Annotated[str, typer.Option(help="The setting to turn, such as train.lr.")],
-    low: Annotated[float, typer.Option(help="Where the scan begins.")],
-    high: Annotated[float, typer.Option(help="Where it ends.")],
+    high: Annotated[float, typer.Option(help="Where the scan ends.")],
+    low: Annotated[float | None, typer.Option(help="Where it begins.")] = None,
     points: Annotated[int, typer.Option(help="Values of the first, coarse scan.")] = 6,
     resolution: Annotated[
         float, typer.Option(help="The edge is bracketed within this factor.")
     ] = 1.25,
+    ramp: Annotated[
+        bool, typer.Option("--ramp", help="Instead: let train.lr grow to HIGH within each run.")
+    ] = False,
     out: Out = Path("results"),
     set_: Set = None,
     jobs: Jobs = "auto",
@@ -27,9 +30,10 @@ def boundary(
     from .commands.jobs import executor as place
     from .commands.jobs import workers
 
-    where = place("local", "", 0.0, jobs)
-    search = (config, knob, low, high, points, resolution)
-    raise typer.Exit(command.boundary(*search, out, set_ or [], workers(jobs), where, json))
+    place_ = (out, set_ or [], workers(jobs), place("local", "", 0.0, jobs), json)
+    if ramp:
+        raise typer.Exit(command.ramp(config, knob, low, high, *place_))
+    raise typer.Exit(command.boundary(config, knob, low, high, points, resolution, *place_))
 
 
 def rescue(

@@ -156,6 +156,23 @@ class BoundaryRow:
 
 
 @dataclass(frozen=True, slots=True)
+class RampRow:
+    """At which learning rate one cell breaks when it grows linearly: lnexp boundary --ramp.
+
+    Over the seeds that broke; empty: none did.
+    """
+
+    cell: str  # the cell's settings
+    high: float  # learning rate of the last step
+    steps: int
+    edge: float | None  # median
+    lowest: float | None
+    highest: float | None
+    broke: int
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
 class RescueRow:
     """A run gone on with from before its failure, with one change: lnexp rescue.
 

@@ -39,8 +39,8 @@ def test_the_commands_and_their_options_are_these():
         ],
         "plan": ["--json", "--set", "-s"],
         "boundary": [
-            "--high", "--jobs", "--json", "--knob", "--low", "--out", "--points", "--resolution",
-            "--set", "-j", "-o", "-s",
+            "--high", "--jobs", "--json", "--knob", "--low", "--out", "--points", "--ramp",
+            "--resolution", "--set", "-j", "-o", "-s",
         ],
         "plot": ["--by", "--facet", "--format", "--kind", "--size", "--steps", "--style"],
         "show": ["--claims", "--csv", "--json", "--tex", "--watch"],

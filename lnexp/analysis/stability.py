@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from lnexp.analysis.statistics import median, wilson
+from lnexp.analysis.statistics import median, running_median, wilson
 from lnexp.analysis.table import column, numbers
 from lnexp.analysis.verdicts import DECIDED
 
@@ -122,3 +122,21 @@ def in_words(runs: pd.DataFrame, knob: str = LR) -> str:
     if (value := sensitivity(runs, knob)) is not None:
         parts.append(f"sensitivity {value:.2g} nat")
     return "; ".join(parts)
+
+
+BROKEN = 0.1  # nat above the best gap so far
+
+
+def ramp_edge(lr: np.ndarray, gap: np.ndarray, bad_step: int | None) -> float | None:
+    """The largest learning rate before a run broke while it grew; None: it did not break.
+
+    Broken: a value is not finite, or from there to the end the median gap of ten steps stays more
+    than BROKEN above the lowest one before.
+    """
+    until = len(gap) if bad_step is None else min(bad_step, len(gap))
+    level = running_median(gap[:until], 10)
+    good = np.flatnonzero(level <= np.minimum.accumulate(level) + BROKEN)
+    last = int(good[-1]) + 9 if len(good) else until - 1  # the last step of that window
+    if last + 1 >= len(gap) and bad_step is None:
+        return None
+    return float(lr[last]) if last >= 0 else 0.0

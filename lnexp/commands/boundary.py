@@ -10,8 +10,9 @@ from pathlib import Path
 from ..console import say
 from ..errors import UserError
 from ..lab.boundary import Boundary
+from ..lab.ramp import Ramp
 from ..lab.search import Knob
-from ..labrows import BoundaryRow
+from ..labrows import BoundaryRow, RampRow
 from ..lines import amount
 from ..runs.execute import locked
 from ..runs.interrupt import interruptible
@@ -19,7 +20,7 @@ from ..runs.local import Executor
 from ..runs.plan import Plan, PlannedRun
 from ..shipped import find
 from ..sweep import Sweep, load_sweep
-from .lab import failed_in, plain_row, write_rows
+from .lab import failed_in, plain_row, tell_failed, write_rows
 from .run import INTERRUPTED
 
 KNOBS = (
@@ -32,7 +33,7 @@ WHOLE = ("model.depth", "train.warmup")
 def boundary(
     config: str,
     key: str,
-    low: float,
+    low: float | None,
     high: float,
     points: int,
     resolution: float,
@@ -72,9 +73,50 @@ def boundary(
 
         cells = [cell.settings for cell in search.cells]
         Console(highlight=False).print(sheet(sweep, cells, rows, knob.full_grid, seconds))
-    if failed:
-        say(f"{amount(len(failed), 'run')} failed; error.txt in each folder says why")
-    return 1 if failed else 0
+    return tell_failed(failed)
+
+
+def ramp(
+    config: str,
+    key: str,
+    low: float | None,
+    high: float,
+    out: Path,
+    overrides: Sequence[str],
+    jobs: int,
+    executor: Executor,
+    as_json: bool,
+) -> int:
+    """Exit code: 0 done, 1 a run failed to execute, 130 interrupted."""
+    if key != "train.lr" or low is not None:
+        raise UserError("--ramp turns train.lr, from 0 up to --high: write it without --low")
+    if not 0 < high < float("inf"):
+        raise UserError(f"--high {high:g}: write a number above 0")
+    work, failed = Ramp(one(config, overrides), high, out), list[str]()
+    runs = amount(len(work.plan.runs), "run")
+    say(f"{work.folder.name}: {runs}, train.lr growing linearly to {high:g} in {work.steps} steps")
+    try:
+        with interruptible() as interruption, locked(work.folder):
+
+            def train(plan: Plan, todo: Sequence[PlannedRun]) -> None:
+                failed.extend(failed_in(plan, out, todo, jobs, executor, interruption))
+
+            work.train(train)
+            rows = work.rows()
+            write_rows(work.folder / "lab" / "ramp.csv", RampRow, rows)
+    except KeyboardInterrupt:
+        say("interrupted: what is finished is kept; the same command goes on")
+        return INTERRUPTED
+    if as_json:
+        found = {"schema": 1, "cells": [plain_row(asdict(row)) for row in rows]}
+        print(json.dumps(found, indent=1, allow_nan=False))
+    else:
+        from rich.console import Console
+
+        from ..present.boundary import ramp_sheet
+
+        Console(highlight=False).print(ramp_sheet(work.plan.sweep.name, rows))
+    return tell_failed(failed)
 
 
 def one(config: str, overrides: Sequence[str]) -> Sweep:
@@ -85,7 +127,9 @@ def one(config: str, overrides: Sequence[str]) -> Sweep:
     return load_sweep(found[0], overrides)
 
 
-def _knob(sweep: Sweep, key: str, low: float, high: float, points: int, resolution: float) -> Knob:
+def _knob(
+    sweep: Sweep, key: str, low: float | None, high: float, points: int, resolution: float
+) -> Knob:
     if key not in KNOBS:
         near = [knob for knob in KNOBS if knob.rpartition(".")[2] == key.rpartition(".")[2]]
         raise UserError(f"--knob {key}: {_hint(near)}one of {', '.join(KNOBS)}")
@@ -95,6 +139,8 @@ def _knob(sweep: Sweep, key: str, low: float, high: float, points: int, resoluti
             f"one value: -s {key}=..."
         )
     whole = key in WHOLE
+    if low is None:
+        raise UserError("--low: where the scan begins is missing; write --low 1e-4")
     if not 0 < low < high < float("inf"):
         raise UserError(f"--low {low:g} --high {high:g}: write two numbers, 0 < low < high")
     if whole and (low != int(low) or high != int(high)):

@@ -5,6 +5,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from ..console import say
+from ..lines import amount
 from ..progress import Progress
 from ..rows import header, line
 from ..runs.execute import run_plan
@@ -36,10 +38,17 @@ def failed_in(
     return [name for name, status in statuses.items() if status.status == "failed"]
 
 
-def write_rows(path: Path, kind: type, rows: Sequence[Any], first: str) -> None:
-    """The table anew, but for rows that begin with another first cell."""
+def tell_failed(failed: Sequence[str]) -> int:
+    """Exit code: 1 where a run failed to execute."""
+    if failed:
+        say(f"{amount(len(failed), 'run')} failed; error.txt in each folder says why")
+    return 1 if failed else 0
+
+
+def write_rows(path: Path, kind: type, rows: Sequence[Any], first: str = "") -> None:
+    """The table anew; with `first`, rows that begin with another first cell stay in it."""
     names, kept = header(kind), []
-    if path.exists():
+    if first and path.exists():
         head, *lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         kept = [text for text in lines if head == line(names) and not text.startswith(f"{first},")]
     path.parent.mkdir(exist_ok=True)

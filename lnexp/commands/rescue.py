@@ -15,7 +15,7 @@ from ..runs.execute import locked
 from ..runs.interrupt import interruptible
 from ..runs.local import Executor
 from ..runs.plan import Plan, PlannedRun
-from .lab import failed_in, plain_row, write_rows
+from .lab import failed_in, plain_row, tell_failed, write_rows
 from .run import INTERRUPTED
 
 
@@ -53,6 +53,4 @@ def rescue(
         from ..present.rescue import sheet
 
         Console(highlight=False).print(sheet(rows, work.case.judgement.verdict))
-    if failed:
-        say(f"{amount(len(failed), 'run')} failed; error.txt in each folder says why")
-    return 1 if failed else 0
+    return tell_failed(failed)

@@ -15,7 +15,7 @@ from ..runs.execute import is_done
 from ..runs.plan import Plan, PlannedRun, with_steps
 from ..runs.rundir import read_status
 from ..sweep import Sweep
-from .derived import Settings, cells, derive, part
+from .derived import Settings, cells, derive, part, words
 from .search import (
     Knob,
     Tallies,
@@ -171,7 +171,7 @@ class Boundary:
         scan = cell.runs[cell.runs[self.key].astype(float).isin(self.knob.scan())]
         return BoundaryRow(
             knob=self.key,
-            cell=_words(cell.settings),
+            cell=words(cell.settings),
             low=self.knob.low,
             high=self.knob.high,
             resolution=self.knob.resolution,
@@ -214,7 +214,3 @@ def _of(tallies: Tallies, value: float | None) -> str:
         return ""
     tally = tallies[value]
     return f"{tally.unstable} of {tally.unstable + tally.stable}"
-
-
-def _words(settings: Settings) -> str:
-    return ", ".join(f"{key}={value}" for key, value in settings.items()) or "all runs"

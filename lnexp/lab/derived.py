@@ -41,6 +41,11 @@ def read(document: Mapping[str, Any], file: str, overrides: Sequence[str] = ()) 
         return load_sweep(path, overrides)
 
 
+def words(settings: Settings) -> str:
+    """'model.placement=post, model.depth=32'"""
+    return ", ".join(f"{key}={value}" for key, value in settings.items()) or "all runs"
+
+
 def part(plan: Plan, runs: Sequence[PlannedRun]) -> Plan:
     """The same plan with fewer runs."""
     return Plan(plan.sweep, list(runs), plan.notes)

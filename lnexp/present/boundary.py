@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from lnexp.labrows import BoundaryRow
+from lnexp.labrows import BoundaryRow, RampRow
 from lnexp.lines import amount
 from lnexp.present.grid import short_key, value_text
 from lnexp.present.sheet import Column, Sheet
@@ -89,3 +89,23 @@ def _below(rows: Sequence[BoundaryRow], knob: str, full_grid: int, seconds: floa
         f"{grid / runs:.1f} times as many."
     )
     yield LEGEND
+
+
+def ramp_sheet(name: str, rows: Sequence[RampRow]) -> Sheet:
+    columns = [
+        Column("cell", [row.cell for row in rows], wraps=True, readable=16),
+        Column("lr before it breaks", [_figure(row.edge) for row in rows], number=True),
+        Column("range", [_range(row) for row in rows]),
+        Column("broke", [f"{row.broke} of {row.runs}" for row in rows]),
+    ]
+    below = [
+        f"train.lr grows linearly to {rows[0].high:g} in {rows[0].steps} steps: a run sees each "
+        "value for one step, so this is above what it would bear for long. Broken: not finite, or "
+        "the median gap of ten steps more than 0.1 nat above its lowest, to the end.",
+    ]
+    return Sheet(f"{name}: where a growing learning rate breaks training", columns, below,
+                 whole="--json")  # fmt: skip
+
+
+def _range(row: RampRow) -> str:
+    return f"{_figure(row.lowest)}..{_figure(row.highest)}" if row.broke > 1 else ""

@@ -3,8 +3,10 @@
 import csv
 import json
 
+import numpy as np
 import pytest
 
+from lnexp.analysis.stability import ramp_edge
 from lnexp.runs import local
 
 from ..cases.conftest import NoPool
@@ -120,6 +122,34 @@ def test_slow_runs_at_the_edge_are_extended_and_never_called_unstable(search, tm
 
 def rows_of(folder):
     return rows(folder / "results", "small-boundary")
+
+
+@pytest.mark.parametrize(
+    ("lr", "gap", "bad_step", "edge"),
+    [
+        (np.arange(1, 41), np.linspace(0, -1, 40), None, None),  # learning all along
+        (np.arange(1, 41), np.r_[np.linspace(0, -1, 20), np.full(20, 3.0)], None, 24),
+        (np.arange(1, 41), np.linspace(0, -1, 40), 30, 30),  # the step before the bad one
+        (np.arange(1, 41), np.zeros(40), 0, 0),  # not even the first
+    ],
+)
+def test_a_ramp_ends_where_the_loss_leaves_its_best_for_good(lr, gap, bad_step, edge):
+    """A median of ten is above the best from its sixth bad value on: four steps late."""
+    assert ramp_edge(lr, gap, bad_step) == edge
+
+
+def test_a_ramp_is_one_run_a_seed_and_says_where_each_cell_broke(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "ProcessPool", NoPool)
+    write_config(tmp_path, TINY)
+    words = ("boundary", "small.yaml", "--knob", "train.lr", "--high", "1e3", "--ramp")
+    said = lnexp(*words, "-s", "train.steps=60", cwd=tmp_path)
+    assert said.code == 0, said.err
+    with (tmp_path / "results/small-ramp/lab/ramp.csv").open(encoding="utf-8", newline="") as file:
+        none, post = csv.DictReader(file)
+    assert none["broke"] == none["runs"] == post["runs"] == "3"
+    assert 0 < float(none["edge"]) < 1e3 and "3 of 3" in said.out
+    again = lnexp(*words, "-s", "train.steps=60", "--low", "1", cwd=tmp_path)
+    assert again.code == 2 and "without --low" in again.err
 
 
 @pytest.mark.parametrize(
