@@ -47,7 +47,8 @@ def rescue_evidence(run: Path) -> Iterator[tuple[str, str, str]]:
         told.append(f"none of {len(rows) - 1} changes helped")
     repeated = control["identical"] == "1" and control["failed_at"] == control["bad_step"]
     meaning = (
-        "The same batches again with one change each: what prevents the failure takes part in it."
+        "The same batches again, one change each, one seed: where the failure is gone, what was "
+        "changed had a part in it, or moved the run off its narrow path to it."
         if repeated
         else "The control did not repeat the run, so this shows no cause."
     )
