@@ -33,7 +33,8 @@ def test_steps_that_are_none_are_refused(sweep, steps):
 def test_the_exit_code_says_whether_every_picture_was_made(sweep, monkeypatch, capsys):
     from lnexp.present import plots
 
-    assert plot(sweep, None, None, "png,png", "0,999999999999999999") == 0
+    kinds = ",".join(plots.PICTURES)
+    assert plot(sweep, None, None, "png,png", "0,999999999999999999", kind=kinds) == 0
     assert len(capsys.readouterr().out.split()) == len(plots.PICTURES)
     monkeypatch.setitem(plots.PICTURES, "loss", lambda sweep: 1 / 0)
     assert plot(sweep, None, None, "png", None) == 1
@@ -48,4 +49,14 @@ def test_a_backend_that_does_not_exist_is_no_matter(sweep):
         capture_output=True,
         text=True,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert done.stderr.startswith("note: s has no ") and done.stderr.count("\n") == 1
+
+
+def test_only_the_kinds_asked_for_are_drawn_and_no_other_is_spoken_of(sweep, capsys):
+    assert plot(sweep, None, None, "png", None, kind=" loss , survival,loss") == 0
+    said = capsys.readouterr()
+    assert [line.rsplit("/", 1)[1] for line in said.out.split()] == ["loss.png", "survival.png"]
+    assert said.err == ""
+    with pytest.raises(UserError, match="--kind losses: no kind of plot; there are loss, "):
+        plot(sweep, None, None, "png", None, kind="losses")

@@ -36,8 +36,8 @@ def by_value(runs: pd.DataFrame, knob: str = LR) -> pd.DataFrame:
     values, bad = numbers(column(runs, knob)), unstable(runs)
     rows = []
     for value in np.unique(values[np.isfinite(values)]):
-        here = bad[values == value]
-        n, of = int(here.sum()), int(here.notna().sum())
+        here = bad.array[values == value]
+        n, of = int(here.sum()), int((~here.isna()).sum())
         share = n / of if of else np.nan
         rows.append((float(value), n, of, len(here), share, *wilson(n, of)))
     names = ["value", "unstable", "decided", "runs", "share", "low", "high"]
@@ -51,18 +51,17 @@ class Edge:
     stable: float | None
     unstable: float | None
 
-    @property
-    def words(self) -> str:
-        """'0.003 (0.01 is not)', 'none in range: ...'"""
+    def words(self, name: str) -> str:
+        """'largest stable lr 0.003 (0.01 is not)', 'no stable lr in range: ...'"""
         match self.stable, self.unstable:
             case None, None:
-                return "none in range: no value has a decided run"
+                return f"no stable {name} in range: no run is decided"
             case None, bad:
-                return f"none in range: unstable from {bad:g} on"
+                return f"no stable {name} in range: unstable from {bad:g} on"
             case good, None:
-                return f"{good:g}, the range's largest with decided runs"
+                return f"largest stable {name} at least {good:g} (none in range is unstable)"
             case good, bad:
-                return f"{good:g} ({bad:g} is not)"
+                return f"largest stable {name} {good:g} ({bad:g} is not)"
 
 
 def largest_stable(runs: pd.DataFrame, knob: str = LR) -> Edge:
@@ -71,11 +70,12 @@ def largest_stable(runs: pd.DataFrame, knob: str = LR) -> Edge:
     A value without a decided run is passed over: neither stable nor unstable.
     """
     good = None
-    for row in by_value(runs, knob).itertuples():
-        if row.share > 0.5:  # NaN is not
-            return Edge(good, row.value)
-        if row.decided:
-            good = row.value
+    found = by_value(runs, knob)
+    for value, share, decided in zip(found["value"], found["share"], found["decided"], strict=True):
+        if share > 0.5:  # NaN is not
+            return Edge(good, value)
+        if decided:
+            good = value
     return Edge(good, None)
 
 
@@ -115,8 +115,7 @@ def largest_useful(runs: pd.DataFrame, knob: str = LR) -> float | None:
 
 def in_words(runs: pd.DataFrame, knob: str = LR) -> str:
     """'largest stable 0.003 (0.01 is not), largest useful 0.001, sensitivity 0.31 nat'"""
-    name = knob.rsplit(".", 1)[-1]
-    parts = [f"largest stable {name} {largest_stable(runs, knob).words}"]
+    parts = [largest_stable(runs, knob).words(knob.rsplit(".", 1)[-1])]
     if (useful := largest_useful(runs, knob)) is not None:
         parts.append(f"largest useful {useful:g}")
     if (value := sensitivity(runs, knob)) is not None:

@@ -60,9 +60,10 @@ def endings(runs: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
 
     The kind is read from the recorded numbers; 'non-finite' where none of them shows which.
     """
-    bad = _first_nonfinite(steps)
     last = measured(steps, "loss", ["run", "step"]).groupby("run")["step"].max()
     born, known = split(runs["first_bad_step"]) if "first_bad_step" in runs else ([], [])
+    births = zip(runs["run"] if "run" in runs else [], born, known, strict=False)
+    bad = _first_nonfinite(steps, {run: step for run, step, told in births if told})
     rows = []
     for i, run in enumerate(runs["run"] if "run" in runs else []):
         status = str(runs["status"].iloc[i]) if "status" in runs else ""
@@ -78,10 +79,10 @@ def endings(runs: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     return frame.astype({"run": object, "kind": object, "step": float})
 
 
-def _first_nonfinite(steps: pd.DataFrame) -> pd.DataFrame:
+def _first_nonfinite(steps: pd.DataFrame, born: dict[str, float]) -> pd.DataFrame:
     """Indexed by run: the first step with a non-finite number, and whether it was NaN or Inf.
 
-    A step that loss scaling skipped is none.
+    A step that loss scaling skipped is none; the one at which a run stopped made no update either.
     """
     found = []
     for order, column in enumerate(("loss", "grad_norm", "update_norm", "weight_norm")):
@@ -90,7 +91,8 @@ def _first_nonfinite(steps: pd.DataFrame) -> pd.DataFrame:
         rows = rows[~np.isfinite(rows["value"].to_numpy(dtype=float))]
         if "skipped" in rows:
             skipped, known = split(rows["skipped"])
-            rows = rows[~(known & (skipped == 1))]
+            early = ~(rows["step"] >= rows["run"].map(born).astype(float))  # or not born at all
+            rows = rows[~(known & (skipped == 1) & early)]
         found.append(rows[["run", "step", "value"]].assign(order=order))
     rows = pd.concat(found).sort_values(["step", "order"], kind="stable").drop_duplicates("run")
     kinds = np.where(np.isnan(rows["value"].to_numpy(dtype=float)), "NaN", "Inf")

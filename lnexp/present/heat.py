@@ -11,11 +11,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import MaxNLocator
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from lnexp.analysis.table import column
-from lnexp.lines import amount
 from lnexp.present import frames
 from lnexp.present.frames import STOPPED, split
 from lnexp.present.grid import value_text
@@ -78,7 +77,8 @@ def picture(sweep: Sweep) -> Figure:
         pick = chosen[chosen["facet"] == cell].iloc[0]
         end = ends.loc[pick["run"]] if pick["run"] in ends.index else None
         heat(totals[totals["run"] == pick["run"]], ax, norm=norm, end=end)
-        words = f"seed {pick['seed']}, the median of {amount(pick['of'], 'run')}"
+        median = f", the median of {pick['of']} runs" if pick["of"] > 1 else ""
+        words = f"seed {pick['seed']}{median}"
         if end is not None:
             when = "after" if end["kind"] in STOPPED else "at"
             words += f"; {end['kind']} {when} {frames.steps_text(pd.Series([end['step']]))}"
@@ -86,9 +86,10 @@ def picture(sweep: Sweep) -> Figure:
     label_left(panels.values(), "layer")
     legend_of_all(list(panels.values()))
     if meshes := [mesh for ax in panels.values() for mesh in ax.collections]:
+        width, height = fig.get_size_inches()
         fig.colorbar(
-            meshes[0], ax=list(panels.values()), location="bottom", fraction=0.05, aspect=50,
-            label="log10 of the gradient norm",
+            meshes[0], ax=list(panels.values()), location="bottom", fraction=0.12 / height,
+            pad=0.1 / height, aspect=6 * width, label="log10 of the gradient norm",
         )  # fmt: skip
     help = (
         "One run a cell: the median seed by end gap; runs that ended early rank worst. "
@@ -118,7 +119,7 @@ def heat(
     values = frame["value"].to_numpy(dtype=float)
     norm = norm or norm_of(values)
     steps = _columns(frame, values)
-    frame = frame[frame["step"].isin(steps)]
+    frame = frame.loc[frame["step"].isin(steps)]
     layers = sorted(set(frame["layer"]))
     grid = np.full((len(layers), len(steps)), np.nan)
     at = np.searchsorted(layers, frame["layer"]), np.searchsorted(steps, frame["step"])
@@ -137,13 +138,14 @@ def heat(
             corner = (x[left], y[low])
             ax.add_patch(Rectangle(corner, x[right] - x[left], y[high] - y[low], **look))
         if mask.any():
-            ax.add_patch(Patch(label=f"gradient {name}" if "0" in name else name, **look))
+            ax.add_patch(Rectangle((0, 0), 0, 0, label=name, **look))
     if end is not None and np.isfinite(end["step"]):
         look = end_marker(str(end["kind"]))
         above = {"transform": ax.get_xaxis_transform(), "clip_on": False}
         ax.plot([end["step"]], [1.0], color="white", label=f"{end['kind']} begins", **look, **above)
     ax.set(xlim=(x[0], x[-1]), ylim=(y[0], y[-1]), xlabel="step")
-    ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    few = FixedLocator(steps) if len(steps) < 5 else MaxNLocator(5, integer=True)
+    ax.xaxis.set_major_locator(few)
     ax.yaxis.set_major_locator(MaxNLocator(6, integer=True))
     ax.title.set_fontsize(points(7.5))
     return ax

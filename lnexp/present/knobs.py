@@ -4,6 +4,8 @@
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
 # pyright: reportReturnType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -58,6 +60,7 @@ def lr(sweep: Sweep) -> Figure:
         return nothing(sweep, what, "no run has an end loss yet", absent)
     marked = with_unstable(points, sweep.runs)
     references = _letter_frequencies(sweep.runs)
+    scale = replace(scale_of(marked, references, log=False), above="not finite\nor unstable")
     every = list(dict.fromkeys(dressed["facet"]))
     facets = spread(every, FACETS)
     fig, panels = page(len(facets), 1, 9.5, 3.4)
@@ -74,7 +77,7 @@ def lr(sweep: Sweep) -> Figure:
             dashes=strokes(list(dressed["dash"])),
             references=references,
             ringed=edges,
-            scale=scale_of(marked, references, log=False),
+            scale=scale,
         )
         if edges:
             ax.plot([], [], color="black", label="largest stable learning rate", **RING)

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from lnexp.present.frames import tally
 from lnexp.present.grid import axis_texts, in_words, varying
 from lnexp.present.page import page
-from lnexp.present.style import letters, plain, points, spread
+from lnexp.present.style import larger, letters, plain, points, spread
 from lnexp.present.subject import Sweep, cut
 
 CELLS = 24  # small multiples in one picture
@@ -43,7 +43,8 @@ def multiples(
     down = len(set(axis_texts(sweep.runs, first)))
     columns = across if 1 < across <= 5 and across * down == len(cells) else min(4, len(cells))
     rows = -(-len(cells) // columns)
-    fig, panels = page(rows, columns, max(3.1, 6.2 / columns), height, **share)
+    width = max(3.1, 6.2 / columns) * larger() ** 0.5
+    fig, panels = page(rows, columns, width, height, **share)
     for ax in panels.flat[len(cells) :]:
         ax.remove()
     return fig, dict(zip(cells, panels.flat, strict=False)), more
@@ -54,14 +55,11 @@ def cell_words(sweep: Sweep, shown: Iterable[str]) -> dict[str, str]:
     return tally(sweep.cells, sweep.ended, {*shown, *sweep.ended["run"]}, "facet")
 
 
-def cell_title(cell: str, words: str, *more: str) -> str:
+def title_cell(ax: Axes, cell: str, words: str, *more: str) -> None:
     width = letters(42)
     lines = textwrap.wrap(cell or "all runs", width) + textwrap.wrap(words, width)
-    return "\n".join(plain(line) for line in [*lines, *more])
-
-
-def title_cell(ax: Axes, cell: str, words: str, *more: str) -> None:
-    ax.set_title(cell_title(cell, words, *more), fontsize=points(7.5))
+    text = "\n".join(plain(line) for line in [*lines, *more])
+    ax.set_title(text, fontsize=points(7.5))
 
 
 def label_left(panels: Iterable[Axes], label: str) -> None:

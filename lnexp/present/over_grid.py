@@ -27,7 +27,7 @@ from lnexp.present.grid import (
 from lnexp.present.overview import lanes, over_axis, verdict_map
 from lnexp.present.page import legend_beside, page
 from lnexp.present.scale import Kind, Scale, scale_for
-from lnexp.present.style import palette, plain, spread, strokes
+from lnexp.present.style import larger, palette, plain, spread, strokes
 from lnexp.present.subject import FACETS, Sweep, cut, nothing
 
 DOTS = "Dots: one run each; lines: medians over the seeds, of runs that went finite to their end."
@@ -136,7 +136,8 @@ def verdicts(sweep: Sweep) -> Figure:
     every_panel, panel_of = _in_order(runs, facets), np.array(in_words(runs, facets), dtype=object)
     names = spread(every_panel, FACETS)
     height = min(0.55, max(0.34, 8 / len(rows)))  # inches a row
-    fig, panels = page(len(names), 1, 2.8 + 1.3 * len(columns), 0.8 + height * len(rows))
+    wide = 2.8 + 1.3 * larger() ** 0.5 * len(columns)
+    fig, panels = page(len(names), 1, wide, 0.8 + height * len(rows))
     for name, ax in zip(names, panels[:, 0], strict=True):
         here = runs[panel_of == name]
         counts = frames.outcome_counts(here, in_words(here, down), in_words(here, across))

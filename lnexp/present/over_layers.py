@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 
 from lnexp.present import frames, layerframes
 from lnexp.present.multiples import (
-    cell_title,
     cell_words,
     chosen_cells,
     label_left,
@@ -24,13 +23,13 @@ from lnexp.present.multiples import (
 from lnexp.present.page import legend_of_all, page
 from lnexp.present.panels import broken_lanes, by_layer, when_colours
 from lnexp.present.scale import Kind, Scale, scale_for
-from lnexp.present.style import points, say
+from lnexp.present.style import larger, plain, points, say
 from lnexp.present.subject import Sweep, nothing
 
 MEAN = "Lines: median over the seeds; bands: smallest to largest."
-HEAD = "Head: with the final norm."
+HEAD = "Head: with the final norm. The files count blocks from 0: layer = block - 1."
 STREAM_CELLS = 8  # rows of four panels
-ROW_LETTERS = 150
+ROW_LETTERS = 170
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,8 @@ def gradient_by_layer(sweep: Sweep) -> Figure:
 
 def update_ratio(sweep: Sweep) -> Figure:
     what = "norm of the update over the norm of the weights, by layer"
-    return _profile(sweep, RATIO, what, NO_UPDATES, f"{HEAD} A bad step makes no update.")
+    bad = " A step that is not finite makes no update." if len(sweep.ended) else ""
+    return _profile(sweep, RATIO, what, NO_UPDATES, HEAD + bad)
 
 
 def _profile(sweep: Sweep, quantity: Quantity, what: str, none: str, help: str) -> Figure:
@@ -147,28 +147,31 @@ def stream_by_layer(sweep: Sweep) -> Figure:
     shown = {run for profiles in every for run in profiles.shown}
     words, blocks = cell_words(sweep, shown), _blocks(sweep)
     cells, more = chosen_cells(sweep, shown, STREAM_CELLS)
-    fig, panels = page(len(cells), len(every), 2.9, 2.3)
+    fig, panels = page(len(cells), len(every), 2.9 * larger(), 2.3)
     for cell, row in zip(cells, panels, strict=True):
         for profiles, ax in zip(every, row, strict=True):
             profiles.draw(cell, blocks.get(cell, 1), ax)
             ax.set_ylabel(profiles.quantity.label)
-        title = cell_title(cell, words[cell], *every[0].last_reading(cell)).replace("\n", "; ")
-        row[0].set_title(title, fontsize=points(7.5), loc="left")
+        told = (cell or "all runs", words[cell], *every[0].last_reading(cell))
+        look = {"fontsize": points(7.5), "loc": "left"}
+        row[0].set_title(plain("; ".join(told), ROW_LETTERS), **look).set_in_layout(False)
+        row[0].set_title(" ", fontsize=points(7.5))  # keeps its height, but not its width, free
     legend_of_all(list(panels.flat))
     where = (
         "Stream and token cosine: after the block; gradient of the stream and the norm's input: "
-        "before its attention; embed: after it; head: before the final norm or the head."
+        "before its attention; embed: after it; head: before the final norm or the head. The files "
+        "count blocks from 0: layer = block - 1."
     )
     absent = frames.not_shown(sweep.cells, shown)
     return sweep.title(fig, what, MEAN, where, absent, more)
 
 
 def lacks_gradients(sweep: Sweep) -> str:
-    return "" if _was_read(sweep, "grad_norm") else "no gradient was read by layer"
+    return "" if _was_read(sweep, "grad_norm") else NO_LAYERS
 
 
 def lacks_updates(sweep: Sweep) -> str:
-    return "" if _was_read(sweep, "update_norm") else "no update was read by layer"
+    return "" if _was_read(sweep, "update_norm") else NO_UPDATES
 
 
 def lacks_stream(sweep: Sweep) -> str:

@@ -142,17 +142,20 @@ def places(values: Sequence[str], ax: Axes) -> dict[str, float]:
         return {value: float(i) for i, value in enumerate(values)}
     size = np.array([float(value) for value in values])
     some = size[size > 0]
+    edge: float | None = None  # between 0 and a log axis
     is_log = len(some) > 1 and size.min() >= 0 and some.max() >= 8 * some.min()
     at = np.log2(size, where=size > 0, out=np.zeros_like(size)) if is_log else size
     if is_log and (size == 0).any():  # not on a log axis: beside it, behind a line
         first = np.log2(some.min())
         gap = 0.18 * (np.log2(some.max()) - first)
         at[size == 0] = first - gap
-        ax.axvspan(first - 1.6 * gap, first - gap / 2, color="0.92", zorder=0)
+        edge = first - gap / 2
     width = float(np.ptp(at)) if len(at) else 0.0
     margin = 0.12 * width or 0.5
     if len(at):
         ax.set_xlim(at.min() - margin, at.max() + margin)
+    if edge is not None:
+        ax.axvspan(at.min() - margin, edge, color="0.92", zorder=0)
     kept: list[int] = []
     for i, name in enumerate(values):
         # As parts of the axis: half of either name, and a space.
@@ -206,7 +209,7 @@ def verdict_map(
             left += width
     ax.set(xlim=(0, max(len(columns), 1)), ylim=(max(len(rows), 1), 0))
     ax.set_xticks(
-        np.arange(len(columns)) + 0.5, [wrapped(name, letters(18), "") for name in columns]
+        np.arange(len(columns)) + 0.5, [wrapped(name, letters(17), "") for name in columns]
     )
     ax.set_yticks(np.arange(len(rows)) + 0.5, [plain(name, 30) for name in rows])
     ax.tick_params(length=0)

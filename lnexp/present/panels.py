@@ -23,6 +23,7 @@ from lnexp.present.scale import Scale, scale_for
 from lnexp.present.style import (
     END_MARKERS,
     GREY,
+    larger,
     note,
     palette,
     plain,
@@ -180,14 +181,17 @@ def by_layer(
             heights = np.full(len(some), scale.lane(lanes[when]))
             above = ax.get_xaxis_transform()
             ax.plot(some["layer"].map(place), heights, color=colours[when], transform=above, **look)
-    blocks = sorted({0, depth - 1, *np.linspace(0, depth - 1, min(depth, 4)).round().astype(int)})
+    some = 4 if larger() < 1.3 else 3
+    blocks = sorted(
+        {0, depth - 1, *np.linspace(0, depth - 1, min(depth, some)).round().astype(int)}
+    )
     ax.set_xticks(
         [place[-1], *(place[layer] for layer in blocks), place[depth]],
         ["embed", *(str(layer + 1) for layer in blocks), "head"],
         fontsize=points(7),
     )
     ax.set_xlim(place[-1] * 1.4, place[depth] - 0.4 * place[-1])
-    ax.set_xlabel(f"block of {depth} (layer = block - 1)")
+    ax.set_xlabel(f"block of {depth}")
     scale.dress(ax)
     return ax
 
@@ -199,7 +203,7 @@ def broken_lanes(broken: pd.DataFrame) -> dict[int, int]:
 
 def layer_places(depth: int) -> dict[int, float]:
     """Blocks at their layer; embedding and head a little apart, so that their names fit."""
-    gap = max(1.0, 0.25 * depth)
+    gap = max(1.0, 0.3 * depth * larger())
     return {-1: -gap, **{layer: float(layer) for layer in range(depth)}, depth: depth - 1 + gap}
 
 

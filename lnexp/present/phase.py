@@ -16,6 +16,7 @@ from matplotlib.patches import Rectangle
 from lnexp.analysis.cells import outcomes
 from lnexp.analysis.stability import LR
 from lnexp.analysis.verdicts import DECIDED, FAILURES
+from lnexp.lines import amount
 from lnexp.present.frames import outcome_words
 from lnexp.present.grid import (
     DEPTH,
@@ -83,8 +84,9 @@ def picture(sweep: Sweep) -> Figure:
     columns, rows = (in_order(axis_texts(sweep.runs, axis)) for axis in axes)
     shown_columns, shown_rows = spread(columns, MOST), spread(rows, MOST)
     across = max(1, min(len(facets), 3, 10 // len(shown_columns)))
-    width, height = 1.0 + 0.95 * len(shown_columns), 1.0 + 0.5 * len(shown_rows)
-    fig, panels = page(-(-len(facets) // across), across, max(width, 3.0), max(height, 2.0))
+    legend = 2.0 / across  # inches of its width that a panel gives to the legend
+    width, height = 0.9 + legend + 0.95 * len(shown_columns), 1.0 + 0.5 * len(shown_rows)
+    fig, panels = page(-(-len(facets) // across), across, width, max(height, 2.0))
     for ax in panels.flat[len(facets) :]:
         ax.remove()
     words = outcome_words(sweep.runs)
@@ -94,11 +96,20 @@ def picture(sweep: Sweep) -> Figure:
         ax.set(xlabel=short_key(x), ylabel=short_key(y), title=plain(facet))
     legend_of_all(list(panels.flat[: len(facets)]))
     more = (
+        _elsewhere(sweep.runs, found),
         cut(len(facets), len(every), "panels"),
         cut(len(shown_columns), len(columns), f"values of {short_key(x)}"),
         cut(len(shown_rows), len(rows), f"values of {short_key(y)}"),
     )
     return sweep.title(fig, f"verdicts over {short_key(x)} and {short_key(y)}", HELP, *more)
+
+
+def _elsewhere(runs: pd.DataFrame, found: pd.DataFrame) -> str:
+    """Outcomes that no tile has the colour of."""
+    seen = {outcome for top in found["top"] for outcome in top}
+    rest = Counter(outcome for outcome in outcomes(runs) if outcome not in seen)
+    words = [f"{outcome.replace('_', ' ')} ({amount(n, 'run')})" for outcome, n in rest.items()]
+    return f"Nowhere the most frequent: {', '.join(words)}." if words else ""
 
 
 def phase_map(

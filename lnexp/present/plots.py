@@ -93,8 +93,8 @@ def plot_sweep(
     with house_style(size):
         for stem in PICTURES if kinds is None else [kind for kind in PICTURES if kind in kinds]:
             try:
-                if kinds is None and stem in LACKS and (why := LACKS[stem](sweep)):
-                    lacking.append(f"{stem} ({why})")
+                if kinds is None and stem in LACKS and LACKS[stem](sweep):
+                    lacking.append(stem)
                     continue
                 figure = PICTURES[stem](sweep)
                 written += save(figure, folder, stem, formats)
@@ -103,7 +103,7 @@ def plot_sweep(
                 reason = f"{type(error).__name__}: {error}".splitlines()[0]
                 warn(f"{folder / stem}: this plot failed, the others go on: {reason}")
     if lacking:
-        note(f"{name}: not drawn: {'; '.join(lacking)}")
+        note(f"{name} has no {', '.join(lacking)}; --kind with one of them says why")
     return written
 
 

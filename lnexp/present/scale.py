@@ -26,6 +26,7 @@ class Scale:
     high: float
     zeros: bool = False  # a log axis with exact zeros to show
     lanes: int = 0  # rows of marks for values that are not finite
+    above: str = "not finite"  # what these rows are called
 
     @property
     def floor(self) -> float:
@@ -68,7 +69,7 @@ class Scale:
         if self.lanes:
             ax.axhspan(*self._back(np.array([high_edge, top_edge])), color="0.92", zorder=0)
             middle = float(self._back((high_edge + top_edge) / 2))
-            ticks, names = [*ticks, middle], [*names, "not finite"]
+            ticks, names = [*ticks, middle], [*names, self.above]
         ax.set_yticks(ticks, names)
         ax.yaxis.set_minor_locator(NullLocator())  # it would go on below "exactly 0"
 

@@ -9,6 +9,8 @@ B4   test_yaml.py        tests/test_config_errors.py (values, structure), test_s
 B5   test_sweeps.py      tests/runs/test_resume.py (half lines, other columns), test_rundir.py
 B7   test_names.py       tests/test_naming.py, test_cli.py (paths, skipping), runs/test_execute.py
 B8   test_sweeps.py      tests/runs/test_troubled.py (five runs, four kinds), test_stop.py
+B12  test_figures.py     train/test_loop.py (a bad step, and going on)
+B13  test_figures.py     present/test_plots.py (30 colours, headless, a failing plot, a full disk)
 B14  test_sweeps.py      scripts/bench/sweep.py (its time)
 B15  test_sweeps.py      tests/runs/test_execute.py (two workers; alone), test_cluster.py (Ray)
 B16  test_sweeps.py      tests/runs/test_interrupt.py (signals), test_soak.py, test_disk.py

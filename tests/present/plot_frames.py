@@ -23,6 +23,15 @@ SETTINGS = {
 }
 
 
+MEASURED = (
+    "first_bad_step", "first_loss", "end_loss", "end_gap", "grad_ratio_step0", "grad_ratio_end",
+)  # fmt: skip
+READ = (
+    "grad_norm", "weight_norm", "update_norm", "act_rms", "stream_grad_rms", "token_cosine",
+    "norm_input_rms",
+)  # fmt: skip
+
+
 def nullable(values) -> pd.Series:
     """A nullable column: None is <NA>, nan and inf stay numbers."""
     missing = np.array([value is None for value in values], dtype=bool)
@@ -33,8 +42,8 @@ def nullable(values) -> pd.Series:
 class Made:
     """Collects runs; `frames()` gives them as the analysis would."""
 
-    def __init__(self, axes: list[str]):
-        self.axes = axes
+    def __init__(self, axes: list[str], full: bool = False):
+        self.axes, self.full = axes, full
         self.rows: list[dict] = []
         self.steps: list[tuple] = []
         self.layers: list[tuple] = []
@@ -44,11 +53,12 @@ class Made:
         run = f"run{len(self.rows)}"
         values = SETTINGS | (settings or {})
         loss = [] if loss is None else list(loss)
-        blank = dict.fromkeys(
-            ("first_bad_step", "end_gap", "grad_ratio_step0", "grad_ratio_end"), None
-        )
+        blank = dict.fromkeys(MEASURED, None)
         base = {"sweep": "made", "run": run, "seed_init": seed, "seed_data": seed, **values}
-        base |= {"status": "finished", "verdict": "", "ln_v": LN_V, "h1": H1, "h2": H2, **blank}
+        base |= {"status": "finished", "verdict": "", "cause": ""}
+        base |= {"ln_v": LN_V, "h1": H1, "h2": H2, **blank}
+        if loss:
+            base |= {"first_loss": loss[0], "end_loss": loss[-1]}
         self.rows.append(base | {"steps_done": len(loss)} | row)
         for step, value in enumerate(loss):
             total = None
@@ -59,27 +69,34 @@ class Made:
         return run
 
     def _read(self, run: str, step: int, norms) -> None:
-        self.layers.append((run, step, -1, "embed", norms[0] * 0.5))
+        self._part(run, step, -1, "embed", norms[0] * 0.5)
         for layer, norm in enumerate(norms):
             # 3-4-5: attention and MLP make up the block's norm exactly.
-            self.layers.append((run, step, layer, "attn", norm * 0.6))
-            self.layers.append((run, step, layer, "mlp", norm * 0.8))
-            self.layers.append((run, step, layer, "wq", norm * 0.5))
-        self.layers.append((run, step, len(norms), "norm", norms[-1] * 0.3))
-        self.layers.append((run, step, len(norms), "head", norms[-1] * 0.4))
+            self._part(run, step, layer, "attn", norm * 0.6)
+            self._part(run, step, layer, "mlp", norm * 0.8)
+            self._part(run, step, layer, "wq", norm * 0.5)
+        self._part(run, step, len(norms), "norm", norms[-1] * 0.3)
+        self._part(run, step, len(norms), "head", norms[-1] * 0.4)
+
+    def _part(self, run: str, step: int, layer: int, part: str, norm: float) -> None:
+        """Weights of norm 1, updates a hundredth of the gradient; the stream is as the gradient."""
+        update = norm / 100 if np.isfinite(norm) else None
+        stream = [norm, norm / 10, min(norm, 1.0), norm] if self.full else [None] * 4
+        self.layers.append((run, step, layer, part, norm, 1.0, update, *stream))
 
     def frames(self) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, list[str]]:
         if not self.rows:
             return pd.DataFrame(), pd.DataFrame(), pd.DataFrame(), self.axes
         runs = pd.DataFrame(self.rows)
-        for column in ("first_bad_step", "end_gap", "grad_ratio_step0", "grad_ratio_end"):
+        for column in MEASURED:
             runs[column] = nullable([row[column] for row in self.rows])
         names = ["run", "step", "loss", "unigram_loss", "grad_norm"]
         steps = pd.DataFrame(self.steps, columns=names).assign(sweep="made")
         steps["grad_norm"] = nullable([row[4] for row in self.steps])
-        names = ["run", "step", "layer", "part", "grad_norm"]
+        names = ["run", "step", "layer", "part", *READ]
         layers = pd.DataFrame(self.layers, columns=names).assign(sweep="made")
-        layers["grad_norm"] = nullable([row[4] for row in self.layers])
+        for i, name in enumerate(READ):
+            layers[name] = nullable([row[4 + i] for row in self.layers])
         return runs, steps, layers, self.axes
 
 
@@ -117,16 +134,24 @@ def quickstart(seeds: int = 4, steps: int = 200) -> Made:
     return made
 
 
-def four_fates() -> Made:
-    """Healthy, NaN from step 0, Inf at step 7 then NaN, and gradients exactly zero."""
-    made = Made(["model.depth"])
+KNOBS = {"train.lr": (1e-3, 1e-2, 1e-1, 0.0), "model.eps": (1e-5, 1e-8, 1e-12, 0.0)}
+
+
+def four_fates(*knobs: str) -> Made:
+    """Healthy, NaN from step 0, Inf at step 7 then NaN, and gradients exactly zero.
+
+    They differ in depth and in the knobs as well; read at level full.
+    """
+    made = Made(["model.depth", *knobs], full=True)
+    at = [{knob: KNOBS[knob][i] for knob in knobs} for i in range(4)]
     rng = np.random.default_rng(0)
     good = dict(verdict="learned", end_gap=-0.9, grad_ratio_step0=1.2, grad_ratio_end=1.1)
-    made.run({"model.depth": 2}, loss=learning(40, 2.3, rng), grads=norms(2, 40, 1.2), **good)
+    loss = learning(40, 2.3, rng)
+    made.run({"model.depth": 2} | at[0], loss=loss, grads=norms(2, 40, 1.2), **good)
     bad = dict(verdict="nonfinite", end_gap=np.nan, grad_ratio_end=np.nan)
     nans = np.full((1, 4), np.nan)
     made.run(
-        {"model.depth": 4},
+        {"model.depth": 4} | at[1],
         loss=[np.nan],
         grads=nans,
         first_bad_step=0,
@@ -135,17 +160,23 @@ def four_fates() -> Made:
     )
     grads = np.vstack([norms(6, 7, 3.0), np.full((1, 6), np.inf), np.full((1, 6), np.nan)])
     made.run(
-        {"model.depth": 6},
+        {"model.depth": 6} | at[2],
         loss=[4.6] * 7 + [np.inf, np.nan],
         grads=grads,
         first_bad_step=7,
         grad_ratio_step0=3.0,
         **bad,
     )
-    zeros = dict(verdict="stalled", end_gap=0.0, grad_ratio_step0=0.0, grad_ratio_end=0.0)
+    zeros = dict(
+        verdict="stalled",
+        cause="zero_gradient",
+        end_gap=0.0,
+        grad_ratio_step0=0.0,
+        grad_ratio_end=0.0,
+    )
     grads = np.zeros((40, 8))
     grads[:, 4:] = 1e-4
-    made.run({"model.depth": 8}, loss=[4.57] * 40, grads=grads, **zeros)
+    made.run({"model.depth": 8} | at[3], loss=[4.57] * 40, grads=grads, **zeros)
     return made
 
 

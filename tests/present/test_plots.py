@@ -49,7 +49,7 @@ def told(text: str):
 
 MADE = {
     "quickstart": lambda: plot_frames.quickstart(seeds=2, steps=30),
-    "four fates": plot_frames.four_fates,
+    "four fates": lambda: plot_frames.four_fates("train.lr", "model.eps"),
     "mixed": plot_frames.mixed,
     "one step, one block": plot_frames.one_run,
     "level off": lambda: plot_frames.one_run(steps=5, grads=False),
@@ -57,19 +57,61 @@ MADE = {
 }
 
 
-@pytest.mark.parametrize("made", MADE.values(), ids=MADE)
-def test_every_sweep_gets_every_picture(made, tmp_path):
-    paths = plot_sweep(*made().frames(), tmp_path / "plots", name="s", formats=["png"], warn=told)
-    assert [p.name for p in paths] == [f"{kind}.png" for kind in PICTURES]
-    assert sorted(p.name for p in (tmp_path / "plots").iterdir()) == sorted(p.name for p in paths)
+KNOBS = ["lr", "eps"]
+LAYERS = ["gradient_by_layer", "gradient_heat", "gradient_over_steps", "update_ratio"]
+CANNOT = {
+    "quickstart": ["stream_by_layer", *KNOBS],
+    "four fates": [],
+    "mixed": ["stream_by_layer", *KNOBS],
+    "one step, one block": ["stream_by_layer", *KNOBS, "phase"],
+    "level off": [*LAYERS, "stream_by_layer", *KNOBS, "phase"],
+    "no runs": [*LAYERS, "stream_by_layer", *KNOBS, "phase"],
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_every_sweep_gets_every_picture_that_it_can_have(name, tmp_path):
+    said, folder = [], tmp_path / "plots"
+    paths = plot_sweep(
+        *MADE[name]().frames(), folder, name="s", formats=["png"], note=said.append, warn=told
+    )
+    can = [kind for kind in PICTURES if kind not in CANNOT[name]]
+    assert [p.name for p in paths] == [f"{kind}.png" for kind in can]
+    assert sorted(p.name for p in folder.iterdir()) == sorted(p.name for p in paths)
+    lacking = [kind for kind in PICTURES if kind in CANNOT[name]]
+    words = f"s has no {', '.join(lacking)}; --kind with one of them says why"
+    assert said == ([words] if lacking else [])
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_every_picture_can_be_asked_for(name, tmp_path):
+    frames = MADE[name]().frames()
+    kinds = [*CANNOT[name], "loss"]
+    paths = plot_sweep(*frames, tmp_path, name="s", kinds=kinds, formats=["png"], warn=told)
+    assert [p.name for p in paths] == [f"{kind}.png" for kind in PICTURES if kind in kinds]
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    {
+        "stream_by_layer": "no run recorded stream RMS: measure.level full does",
+        "update_ratio": "no update was read by layer (measure.level off, or no run has made one)",
+        "gradient_heat": "no gradient was read by layer (measure.level off, or no run has begun)",
+        "lr": "train.lr is no axis",
+        "eps": "neither model.eps nor train.adam_eps is an axis",
+        "phase": "it takes two axes that vary",
+    }.items(),
+)
+def test_a_picture_that_a_sweep_cannot_have_says_why(kind, why):
+    assert why in words(draw(plot_frames.one_run(steps=5, grads=False), kind))
 
 
 def test_pictures_open_no_window_and_leave_no_figure_whatever_the_environment(tmp_path):
     code = (
         "import sys, pathlib; from tests.present import plot_frames\n"
-        "from lnexp.present.plots import plot_sweep\n"
+        "from lnexp.present.plots import PICTURES, plot_sweep\n"
         f"out = plot_sweep(*plot_frames.thirty().frames(), pathlib.Path({str(tmp_path)!r}),"
-        " name='s', formats=['png'])\n"
+        " name='s', formats=['png'], kinds=list(PICTURES))\n"
         f"assert len(out) == {len(PICTURES)}, out\n"
         "assert 'torch' not in sys.modules and 'tkinter' not in sys.modules\n"
         # Without pyplot there is no list of open figures to leak into.
@@ -87,17 +129,16 @@ def test_a_failing_plot_never_stops_the_others(tmp_path, monkeypatch):
 
     monkeypatch.setitem(plots.PICTURES, "loss", broken)
     said = []
-    paths = plot_sweep(
-        *plot_frames.one_run().frames(), tmp_path, name="s", formats=["svg"], warn=said.append
-    )
+    frames, kinds = plot_frames.one_run().frames(), list(PICTURES)
+    paths = plot_sweep(*frames, tmp_path, name="s", kinds=kinds, formats=["svg"], warn=said.append)
     assert len(paths) == len(PICTURES) - 1
     assert len(said) == 1 and "loss" in said[0] and "RuntimeError: no ink" in said[0]
 
 
 def test_the_same_results_give_the_same_files(tmp_path):
     for folder in ("a", "b"):
-        made = plot_frames.mixed()
-        plot_sweep(*made.frames(), tmp_path / folder, name="s", formats=["svg"], warn=told)
+        frames, kinds = plot_frames.four_fates("train.lr", "model.eps").frames(), list(PICTURES)
+        plot_sweep(*frames, tmp_path / folder, name="s", kinds=kinds, formats=["svg"], warn=told)
     for kind in PICTURES:
         assert (tmp_path / f"a/{kind}.svg").read_bytes() == (
             tmp_path / f"b/{kind}.svg"
@@ -110,6 +151,14 @@ def test_an_axis_or_format_that_is_not_there_is_named(tmp_path):
         plot_sweep(*frames, tmp_path, name="s", by="warmup")
     with pytest.raises(UserError, match="gif.*png, svg"):
         plot_sweep(*frames, tmp_path, name="s", formats=["gif"])
+    with pytest.raises(UserError, match="--kind los: no kind of plot; there are loss, gradient"):
+        plot_sweep(*frames, tmp_path, name="s", kinds=["los"])
+    with pytest.raises(UserError, match="--kind: none was named"):
+        plot_sweep(*frames, tmp_path, name="s", kinds=[])
+    with pytest.raises(UserError, match="--facet model.depth: .* colour or line style"):
+        plot_sweep(*frames, tmp_path, name="s", facet="depth", by="model.depth")
+    with pytest.raises(UserError, match="--size poster: write paper or slide"):
+        plot_sweep(*frames, tmp_path, name="s", size="poster")
 
 
 @pytest.mark.parametrize("kind", PICTURES)
@@ -123,19 +172,37 @@ def test_no_text_that_a_user_wrote_is_read_as_a_formula(kind, tmp_path):
     assert figure.texts[1]._preprocess_math(figure.texts[1].get_text())[1] is False
 
 
-@pytest.mark.parametrize("kind", sorted(set(PICTURES) - {"verdicts", "survival"}))
+# What stands for each fate: marks (X NaN, ^ Inf, d unstable) and words of the picture.
+BORN = ["NaN at step 0", "Inf at step 7"]
+FATES = {
+    "loss": ("X^", [*BORN, "not finite"]),
+    "gradient_by_layer": ("X", [*BORN, "not finite", "exactly 0"]),
+    "gradient_heat": ("X^", [*BORN, "NaN", "Inf", "exactly 0"]),
+    "gradient_over_steps": ("X^", [*BORN, "not finite", "exactly 0"]),
+    "gradient_ratio": ("X", ["1 NaN", "not finite", "exactly 0"]),
+    "update_ratio": ("", [*BORN, "no reading", "exactly 0"]),
+    "stream_by_layer": ("X", [*BORN, "not finite", "exactly 0"]),
+    "end_gap": ("X^", ["1 NaN", "1 Inf", "not finite"]),
+    "lr": ("X^d", ["1 NaN", "1 Inf", "not finite or unstable", "unstable from 0 on"]),
+    "eps": ("X^", ["1 NaN", "1 Inf", "not finite", "nonfinite: 2 runs", "stalled within 40 steps"]),
+    "phase": ("", ["nonfinite: 2 runs", "stalled within 40 steps: 1 run", "learned: 1 run"]),
+    "verdicts": ("", ["nonfinite: 2 runs", "stalled within 40 steps: 1 run", "learned: 1 run"]),
+    "survival": ("X", ["0 of 1 run finite", "1 of 1 run finite"]),
+}
+
+
+@pytest.mark.parametrize("kind", PICTURES)
 def test_all_four_fates_are_in_every_picture(kind):
-    figure = draw(plot_frames.four_fates(), kind)
+    figure = draw(plot_frames.four_fates("train.lr", "model.eps"), kind)
     text = words(figure)
-    lines = [line for ax in figure.axes for line in ax.lines]
-    assert "not finite" in text
-    assert any(line.get_marker() == "X" and len(line.get_xdata()) for line in lines), "NaN"
-    if kind not in ("gradient_by_layer", "gradient_ratio"):
-        assert any(line.get_marker() == "^" and len(line.get_xdata()) for line in lines), "Inf"
-    if kind.startswith("gradient"):
-        assert "exactly 0" in text
-    if kind not in ("gradient_ratio", "end_gap"):
-        assert "NaN at step 0 (1 run)" in text and "Inf at step 7 (1 run)" in text
+    marks = {
+        str(line.get_marker()) for ax in figure.axes for line in ax.lines if len(line.get_xdata())
+    }
+    needed, said = FATES[kind]
+    assert set(needed) <= marks
+    assert [phrase for phrase in said if phrase not in text] == []
+    for depth in (2, 4, 6, 8):
+        assert f"depth {depth}" in text or f"\n{depth}\n" in text
 
 
 def test_the_verdict_map_writes_counts_and_shows_a_mix():
@@ -215,7 +282,13 @@ def test_the_title_carries_the_settings_it_holds_for():
 
 @pytest.mark.parametrize("kind", PICTURES)
 def test_no_text_lies_on_another(kind):
-    figure = draw(plot_frames.quickstart(seeds=2, steps=30), kind)
+    knobs = kind in CANNOT["quickstart"]
+    made = (
+        plot_frames.four_fates("train.lr", "model.eps")
+        if knobs
+        else plot_frames.quickstart(seeds=2, steps=30)
+    )
+    figure = draw(made, kind)
     boxes = [
         (t.get_text(), t.get_window_extent())
         for t in figure.findobj(Text)
@@ -268,7 +341,7 @@ def test_results_on_disk_are_drawn_with_the_pending_and_the_nan_run(tmp_path):
     axes = results.axes["made"]
     paths = plot_sweep(
         results.runs, results.steps(), results.layers(), axes, tmp_path / "plots", name="made",
-        formats=["png"], warn=told,
+        formats=["png"], kinds=list(PICTURES), warn=told,
     )  # fmt: skip
     assert len(paths) == len(PICTURES)
     made = Sweep(results.runs, results.steps(), results.layers(), axes, name="made")
@@ -322,7 +395,11 @@ def test_a_full_disk_leaves_no_half_picture_and_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(Figure, "savefig", half)
     said = []
     frames = plot_frames.one_run().frames()
-    assert plot_sweep(*frames, tmp_path, name="s", formats=["png"], warn=said.append) == []
+    kinds = list(PICTURES)
+    assert (
+        plot_sweep(*frames, tmp_path, name="s", kinds=kinds, formats=["png"], warn=said.append)
+        == []
+    )
     assert list(tmp_path.iterdir()) == [] and len(said) == len(PICTURES)
 
 
