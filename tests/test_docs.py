@@ -29,6 +29,19 @@ def test_every_relative_link_and_image_is_there(page):
     assert [link for link in local if not (page.parent / link).exists()] == []
 
 
+def test_the_gallery_has_each_kind_of_plot_small_and_described():
+    from lnexp.present.plots import PICTURES
+
+    page = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (\w+)$", page, flags=re.M) == list(PICTURES)
+    images = re.findall(r"!\[([^\]]+)\]\((images/gallery/(\w+)\.png)\)", page)
+    assert [kind for _, _, kind in images] == list(PICTURES)
+    assert all(len(seen) > 100 for seen, _, _ in images)
+    assert all(f"--kind {kind}" in page for kind in PICTURES)
+    sizes = [(ROOT / "docs" / path).stat().st_size for _, path, _ in images]
+    assert max(sizes) < 150_000 and sum(sizes) < 2_000_000
+
+
 def test_every_command_in_the_readme_exists():
     code = re.findall(r"```.*?```|`[^`\n]*`", PAGES[0].read_text(encoding="utf-8"), flags=re.S)
     named = {word for piece in code for word in re.findall(r"\blnexp ([a-z]\w*)", piece)}

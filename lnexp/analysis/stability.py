@@ -59,7 +59,7 @@ class Edge:
             case None, bad:
                 return f"no stable {name} in range: unstable from {bad:g} on"
             case good, None:
-                return f"largest stable {name} at least {good:g} (none in range is unstable)"
+                return f"largest stable {name} at least {good:g} (none above is unstable)"
             case good, bad:
                 return f"largest stable {name} {good:g} ({bad:g} is not)"
 

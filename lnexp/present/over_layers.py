@@ -27,7 +27,7 @@ from lnexp.present.style import larger, plain, points, say
 from lnexp.present.subject import Sweep, nothing
 
 MEAN = "Lines: median over the seeds; bands: smallest to largest."
-HEAD = "Head: with the final norm. The files count blocks from 0: layer = block - 1."
+HEAD = "Head: with the final norm. Files count blocks from 0."
 STREAM_CELLS = 8  # rows of four panels
 ROW_LETTERS = 170
 
@@ -159,8 +159,8 @@ def stream_by_layer(sweep: Sweep) -> Figure:
     legend_of_all(list(panels.flat))
     where = (
         "Stream and token cosine: after the block; gradient of the stream and the norm's input: "
-        "before its attention; embed: after it; head: before the final norm or the head. The files "
-        "count blocks from 0: layer = block - 1."
+        "before its attention; embed: after it; head: before the final norm or the head. Files "
+        "count blocks from 0."
     )
     absent = frames.not_shown(sweep.cells, shown)
     return sweep.title(fig, what, MEAN, where, absent, more)

@@ -104,7 +104,7 @@ def test_no_edge_in_range_is_said():
     )
     assert in_words(runs((1.0, "too_short"))).startswith("no stable lr in range: no run is decided")
     stable = runs((1.0, "learned"), (2.0, "too_short"))
-    assert in_words(stable).startswith("largest stable lr at least 1 (none in range is unstable)")
+    assert in_words(stable).startswith("largest stable lr at least 1 (none above is unstable)")
     assert largest_stable(runs((1.0, "learned")).iloc[:0]) == Edge(None, None)
 
 
