@@ -23,6 +23,7 @@ from lnexp.present.style import (
     GREY,
     OUTCOME_COLOURS,
     ink_on,
+    larger,
     letters,
     note,
     palette,
@@ -151,7 +152,7 @@ def places(values: Sequence[str], ax: Axes) -> dict[str, float]:
         at[size == 0] = first - gap
         edge = first - gap / 2
     width = float(np.ptp(at)) if len(at) else 0.0
-    margin = 0.12 * width or 0.5
+    margin = 0.12 * larger() * width or 0.5
     if len(at):
         ax.set_xlim(at.min() - margin, at.max() + margin)
     if edge is not None:

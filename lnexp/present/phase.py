@@ -85,7 +85,7 @@ def picture(sweep: Sweep) -> Figure:
     shown_columns, shown_rows = spread(columns, MOST), spread(rows, MOST)
     across = max(1, min(len(facets), 3, 10 // len(shown_columns)))
     legend = 2.0 / across  # inches of its width that a panel gives to the legend
-    width, height = 0.9 + legend + 0.95 * len(shown_columns), 1.0 + 0.5 * len(shown_rows)
+    width, height = 0.9 + legend + 0.95 * len(shown_columns), 1.0 + 0.55 * len(shown_rows)
     fig, panels = page(-(-len(facets) // across), across, width, max(height, 2.0))
     for ax in panels.flat[len(facets) :]:
         ax.remove()
@@ -153,8 +153,10 @@ def phase_map(
 
 def tile_forms(cell) -> tuple[str, ...]:
     """What a tile says, from long to short; the first that fits is drawn."""
+    name = cell.top[0].replace("_", " ") + "\n" if len(cell.top) == 1 else ""
     if not cell.decided:
-        return (f"undecided\nn {cell.n}", f"n {cell.n}", "")
+        return (f"{name}undecided\nn {cell.n}", f"undecided\nn {cell.n}", f"n {cell.n}", "")
     share = f"{cell.failures / cell.decided:.2f}"
     n = f"n {cell.n}" if cell.decided == cell.n else f"n {cell.n}, {cell.decided} decided"
-    return (f"P(failure) {share}\n{n}", f"P {share}\n{n}", f"{share}\nn {cell.n}", share, "")
+    whole = (f"P(failure) {share}\n{n}", f"P {share}\n{n}", f"{share}\nn {cell.n}")
+    return (*(name + form for form in whole), share, "")

@@ -99,7 +99,8 @@ def test_a_phase_tile_has_the_most_frequent_verdict_and_p_failure_of_the_decided
         assert row.failures == sum(naive[v] for v in ("nonfinite", "stalled", "lost", "diverged"))
         assert row.decided == row.failures + naive["learned"] + naive["spiked"]
     text = words(draw(plot_frames.mixed(), "phase"))
-    assert "P(failure) 1.00 n 4, 3 decided" in text and "undecided n 2" in text
+    assert "nonfinite P(failure) 1.00 n 4, 3 decided" in text
+    assert "pending undecided n 2" in text
     assert "Nowhere the most frequent: stalled (1 run), failed (1 run)." in text.replace("\n", " ")
 
 
