@@ -97,13 +97,14 @@ def sensitivity(runs: pd.DataFrame, knob: str = LR) -> float | None:
     """Mean over the grid of min(loss, first loss) - the best of them (Wortsman et al. 2023).
 
     Losses are medians over the seeds; a non-finite one counts as the first loss, and a first loss
-    that is none as ln V. None: fewer than two values.
+    that is none as ln V. None: fewer than two values, or no finite end loss.
     """
     first = numbers(column(runs, "first_loss"))
     first = np.where(np.isfinite(first), first, numbers(column(runs, "ln_v")))
     end = _end_losses(runs)
     losses = list(_medians(runs, knob, np.where(end > first, first, end)).values())
-    return float(np.mean(losses) - min(losses)) if len(losses) > 1 else None
+    told = len(losses) > 1 and bool(np.isfinite(end).any())
+    return float(np.mean(losses) - min(losses)) if told else None
 
 
 def largest_useful(runs: pd.DataFrame, knob: str = LR) -> float | None:

@@ -71,7 +71,8 @@ def picture(sweep: Sweep) -> Figure:
     chosen = median_runs(sweep.runs, there, sweep.ended)
     totals = layer_totals(sweep.layers[sweep.layers["run"].isin(list(chosen["run"]))])
     ends = sweep.ended.set_index("run")
-    norm = norm_of(totals["value"].to_numpy(dtype=float))
+    values = totals["value"].to_numpy(dtype=float)
+    norm = norm_of(values)
     fig, panels, more = multiples(sweep, read.tolist(), 2.9)
     for cell, ax in panels.items():
         pick = chosen[chosen["facet"] == cell].iloc[0]
@@ -85,7 +86,8 @@ def picture(sweep: Sweep) -> Figure:
         title_cell(ax, cell, words)
     label_left(panels.values(), "layer")
     legend_of_all(list(panels.values()))
-    if meshes := [mesh for ax in panels.values() for mesh in ax.collections]:
+    meshes = [mesh for ax in panels.values() for mesh in ax.collections]
+    if meshes and ((values > 0) & (values < np.inf)).any():  # else nothing has a colour
         width, height = fig.get_size_inches()
         fig.colorbar(
             meshes[0], ax=list(panels.values()), location="bottom", fraction=0.12 / height,

@@ -60,7 +60,9 @@ def lr(sweep: Sweep) -> Figure:
         return nothing(sweep, what, "no run has an end loss yet", absent)
     marked = with_unstable(points, sweep.runs)
     references = _letter_frequencies(sweep.runs)
-    scale = replace(scale_of(marked, references, log=False), above="not finite\nor unstable")
+    scale = scale_of(marked, references, log=False)
+    rows = scale.lanes and max(scale.lanes, 3)  # room for two lines of words
+    scale = replace(scale, lanes=rows, above="not finite\nor unstable")
     every = list(dict.fromkeys(dressed["facet"]))
     facets = spread(every, FACETS)
     fig, panels = page(len(facets), 1, 9.5, 3.4)

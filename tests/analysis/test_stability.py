@@ -120,6 +120,7 @@ def test_sensitivity_counts_a_bad_loss_as_the_first_and_caps_what_diverged():
     frame["first_loss"] = nullable(np.full(5, nan), np.zeros(5))  # then ln V does
     assert sensitivity(frame) == pytest.approx(np.mean([0, 0.5, 2, 2, 2]))
     assert sensitivity(frame.iloc[:1]) is None
+    assert sensitivity(frame.iloc[3:]) is None  # nothing finite: nothing to compare
 
 
 def test_useful_is_within_a_tenth_of_a_nat_of_the_best_and_never_a_loss_that_is_none():

@@ -180,6 +180,22 @@ def four_fates(*knobs: str) -> Made:
     return made
 
 
+def alike(value: float, steps: int = 3) -> Made:
+    """Four runs over depth, lr and eps in which every number read is this one."""
+    made = Made(["model.depth", "train.lr", "model.eps"], full=True)
+    ends = dict.fromkeys(("end_gap", "grad_ratio_step0", "grad_ratio_end"), value)
+    ends |= {"verdict": "nonfinite" if np.isnan(value) else "stalled"}
+    for depth, lr, eps in ((2, 1e-3, 0.0), (2, 1e-2, 0.0), (4, 1e-3, 1e-5), (4, 1e-2, 1e-5)):
+        made.run(
+            {"model.depth": depth, "train.lr": lr, "model.eps": eps},
+            loss=[value] * steps,
+            grads=np.full((steps, depth), value),
+            first_bad_step=0 if np.isnan(value) else None,
+            **ends,
+        )
+    return made
+
+
 def thirty() -> Made:
     """Thirty learning rates, one run each."""
     made = Made(["train.lr"])

@@ -54,6 +54,9 @@ MADE = {
     "one step, one block": plot_frames.one_run,
     "level off": lambda: plot_frames.one_run(steps=5, grads=False),
     "no runs": plot_frames.nothing,
+    "all NaN": lambda: plot_frames.alike(np.nan),
+    "all zero": lambda: plot_frames.alike(0.0),
+    "all NaN in one step": lambda: plot_frames.alike(np.nan, 1),
 }
 
 
@@ -62,6 +65,9 @@ LAYERS = ["gradient_by_layer", "gradient_heat", "gradient_over_steps", "update_r
 CANNOT = {
     "quickstart": ["stream_by_layer", *KNOBS],
     "four fates": [],
+    "all NaN": ["update_ratio"],
+    "all zero": [],
+    "all NaN in one step": ["update_ratio"],
     "mixed": ["stream_by_layer", *KNOBS],
     "one step, one block": ["stream_by_layer", *KNOBS, "phase"],
     "level off": [*LAYERS, "stream_by_layer", *KNOBS, "phase"],
@@ -170,6 +176,16 @@ def test_no_text_that_a_user_wrote_is_read_as_a_formula(kind, tmp_path):
     assert all(t.get_text() for t in figure.texts[:2])
     figure.savefig(tmp_path / "x.png")  # an unbalanced formula would raise here
     assert figure.texts[1]._preprocess_math(figure.texts[1].get_text())[1] is False
+
+
+@pytest.mark.parametrize("kind", PICTURES)
+def test_nothing_but_nan_or_zero_is_a_picture_that_says_so(kind):
+    nans = words(draw(plot_frames.alike(np.nan), kind))
+    told = ("NaN", "nonfinite", "0 of 1 run finite", "0 of 2 runs finite", "no update was read")
+    assert any(word in nans for word in told), nans
+    zeros = words(draw(plot_frames.alike(0.0), kind))
+    if kind in LAYERS or kind in ("gradient_ratio", "stream_by_layer"):
+        assert "exactly 0" in zeros
 
 
 # What stands for each fate: marks (X NaN, ^ Inf, d unstable) and words of the picture.
