@@ -43,7 +43,7 @@ def multiples(
     down = len(set(axis_texts(sweep.runs, first)))
     columns = across if 1 < across <= 5 and across * down == len(cells) else min(4, len(cells))
     rows = -(-len(cells) // columns)
-    width = max(3.1, 6.2 / columns) * larger() ** 0.5
+    width = max(3.1, 7.2 / columns) * larger() ** 0.5
     fig, panels = page(rows, columns, width, height, **share)
     for ax in panels.flat[len(cells) :]:
         ax.remove()

@@ -85,7 +85,7 @@ def over_steps(
         ax.autoscale_view(scaley=False)
     scale.dress(ax)
     if not len(frame) or not frame["n"].sum():
-        ax.text(0.5, 0.5, "no finite value in any run", transform=ax.transAxes, ha="center")
+        ax.text(0.5, 0.5, "no finite value\nin any run", transform=ax.transAxes, ha="center")
     return ax
 
 
