@@ -177,10 +177,12 @@ def test_weights_times_100_overflow_at_a_product_in_fp16_alone(tmp_path, precisi
 
 
 def two_devices() -> Made:
-    made = Made(["train.device", "model.placement"])
-    for device, placement in product(("cpu", "cuda"), ("pre", "post")):
+    made = Made(["train.device", "model.placement", "train.lr", "model.eps"], full=True)
+    cells = {"pre": (1e-3, 1e-5), "post": (1e-2, 1e-8)}
+    for device, (placement, (lr, eps)) in product(("cpu", "cuda"), cells.items()):
+        setting = {"model.placement": placement, "train.lr": lr, "model.eps": eps}
         made.run(
-            {"train.device": device, "model.placement": placement},
+            {"train.device": device, **setting},
             loss=learning(30, 2.4, np.random.default_rng(0)),
             grads=norms(4, 30, 1.5), verdict="learned", end_gap=-0.5,
             grad_ratio_step0=1.5, grad_ratio_end=1.5,
