@@ -54,7 +54,7 @@ def test_a_shipped_config_reads_and_opens_with_question_command_and_minutes(name
     opening = re.match(r"(#.*\n)+", path.read_text(encoding="utf-8"))
     assert opening, "no comment at the top"
     assert opening[0].split("\n")[0].endswith("?")
-    assert re.search(rf"#\s+lnexp run {re.escape(name)}\b", opening[0])
+    assert re.search(rf"#\s+lnexp (run|boundary) {re.escape(name)}\b", opening[0])
     assert re.search(r"\b(\d+|one|two|three|four|five|half a) minutes?\b", opening[0])
     assert load_sweep(path).points
 
