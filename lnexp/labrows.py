@@ -141,7 +141,8 @@ class BoundaryRow:
     high: float
     resolution: float  # the bracket's ends are at most this factor apart
     seeds: int  # at most, of one value
-    stable: Literal["below", "above", "everywhere", "nowhere"]  # on which side of the edge
+    # On which side of the edge; undecided: what is not unstable is merely slow.
+    stable: Literal["below", "above", "everywhere", "nowhere", "undecided"]
     edge: float | None  # the last stable value
     beyond: float | None  # the first that is not
     edge_unstable: str  # unstable of decided runs

@@ -108,7 +108,12 @@ def sensitivity(runs: pd.DataFrame, knob: str = LR) -> float | None:
 
 
 def largest_useful(runs: pd.DataFrame, knob: str = LR) -> float | None:
-    """The largest value whose median end loss is within USEFUL of the cell's best."""
+    """The largest value whose median end loss is within USEFUL of the cell's best.
+
+    None: no run learned, so the best is no better than guessing.
+    """
+    if not column(runs, "verdict").isin(["learned", "spiked"]).any():
+        return None
     losses = _medians(runs, knob, _end_losses(runs))
     bar = min(losses.values(), default=np.inf) + USEFUL
     return max((v for v, loss in losses.items() if loss <= bar < np.inf), default=None)

@@ -22,7 +22,7 @@ from .search import (
     Tally,
     edge,
     other_crossings,
-    slow_end,
+    slow_values,
     wanted,
 )
 
@@ -141,7 +141,7 @@ class Boundary:
             (i, value)
             for i, cell in enumerate(self.cells)
             if not wanted(self.knob, cell.tallies)
-            and (value := slow_end(self.knob, cell.tallies)) is not None
+            for value in slow_values(self.knob, cell.tallies)
         }
         found = []
         for run, *place in chosen:
@@ -167,7 +167,6 @@ class Boundary:
 
     def _row(self, cell: Cell) -> BoundaryRow:
         good, bad = edge(self.knob, cell.tallies)
-        alike = next(iter(cell.tallies.values()), Tally()).is_unstable
         scan = cell.runs[cell.runs[self.key].astype(float).isin(self.knob.scan())]
         return BoundaryRow(
             knob=self.key,
@@ -176,7 +175,7 @@ class Boundary:
             high=self.knob.high,
             resolution=self.knob.resolution,
             seeds=self.knob.seeds,
-            stable=_side(good, bad, alike),
+            stable=_side(good, bad, cell.tallies),
             edge=good,
             beyond=bad,
             edge_unstable=_of(cell.tallies, good),
@@ -198,14 +197,14 @@ def _key(settings: Settings) -> tuple[tuple[str, str], ...]:
 
 
 def _side(
-    good: float | None, bad: float | None, alike: bool
-) -> Literal["below", "above", "everywhere", "nowhere"]:
-    """Where the stable values lie; `alike`: all of them are unstable, where there is no edge."""
-    if bad is None:
-        return "nowhere" if alike else "everywhere"
-    if good is None:
+    good: float | None, bad: float | None, tallies: Tallies
+) -> Literal["below", "above", "everywhere", "nowhere", "undecided"]:
+    """Where the stable values lie; undecided: all that are not unstable are merely slow."""
+    if good is not None and bad is not None:
+        return "below" if good < bad else "above"
+    if all(tally.is_unstable for tally in tallies.values()):
         return "nowhere"
-    return "below" if good < bad else "above"
+    return "everywhere" if any(tally.stable for tally in tallies.values()) else "undecided"
 
 
 def _of(tallies: Tallies, value: float | None) -> str:

@@ -128,15 +128,20 @@ def wanted(knob: Knob, tallies: Tallies) -> dict[float, int]:
     return {} if middle is None else {middle: seeds_wanted(Tally(), knob.seeds)}
 
 
-def slow_end(knob: Knob, tallies: Tallies) -> float | None:
-    """Once the search is over: the bracket's better end, if no run of it is decided. It may only
-    be slow, or fail later: its runs are to be extended."""
-    found = bracket(knob, tallies)
-    for value in found or ():
-        tally = tallies[value]
-        if not tally.is_unstable and tally.stable == 0 and tally.undecided:
-            return value
-    return None
+def slow_values(knob: Knob, tallies: Tallies) -> list[float]:
+    """Once the search is over: values that decide where the edge is, but none of whose runs is
+    decided. They may only be slow, or fail later: their runs are to be extended.
+
+    The bracket's better end; without a bracket all above the largest stable value.
+    """
+
+    def undecided(value: float) -> bool:
+        return tallies[value].undecided > 0 and tallies[value].unstable + tallies[value].stable == 0
+
+    if found := bracket(knob, tallies):
+        return [value for value in found if undecided(value)]
+    top = max((value for value, tally in tallies.items() if tally.stable), default=0.0)
+    return [value for value in sorted(tallies) if value > top and undecided(value)]
 
 
 def edge(knob: Knob, tallies: Tallies) -> tuple[float | None, float | None]:

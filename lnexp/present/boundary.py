@@ -47,6 +47,8 @@ def _stable(row: BoundaryRow) -> str:
             return f"none in range is unstable ({row.low:g} to {row.high:g})"
         case "nowhere":
             return f"none in range is stable ({row.low:g} to {row.high:g})"
+        case "undecided":
+            return f"undecided: slow from {row.low:g} on"
         case "below":
             return f"up to {_figure(row.edge)}"
         case "above":

@@ -16,7 +16,7 @@ from lnexp.lab.search import (
     edge,
     other_crossings,
     seeds_wanted,
-    slow_end,
+    slow_values,
     wanted,
 )
 
@@ -110,11 +110,16 @@ def test_three_seeds_that_agree_cost_two():
 def test_slow_runs_are_never_unstable_and_those_at_the_edge_are_named():
     found = search(LR, lambda v, seed: "unstable" if v > 1e-2 else "undecided")
     low, high = bracket(LR, found)
-    assert low <= 1e-2 < high and slow_end(LR, found) == low
+    assert low <= 1e-2 < high and slow_values(LR, found) == [low]
     found = search(LR, lambda v, seed: "undecided")
-    assert bracket(LR, found) is None and slow_end(LR, found) is None
+    assert bracket(LR, found) is None and slow_values(LR, found) == LR.scan()
     decided = search(LR, above(1e-2))
-    assert slow_end(LR, decided) is None
+    assert slow_values(LR, decided) == []
+
+
+def test_slow_runs_above_the_largest_stable_value_are_named_where_nothing_is_unstable():
+    known = {1e-4: Tally(undecided=3), 1e-3: Tally(stable=2), 1e-2: Tally(undecided=3)}
+    assert slow_values(Knob(1e-4, 1e-2, points=3, resolution=20), known) == [1e-2]
 
 
 def test_the_edge_is_a_decided_value_though_slow_ones_lie_nearer():
