@@ -40,17 +40,23 @@ def cells(runs: pd.DataFrame, axes: Sequence[str]) -> pd.DataFrame:
 
     A run that went non-finite has no end: it is counted in `failures`, not in end_loss and end_gap.
     """
+    groups = members(runs, axes)
+    rows = [_cell(runs.iloc[group]) for group in groups]
+    firsts = [group[0] for group in groups]
+    names = list(_cell(runs.iloc[:0]))
+    frame = pd.DataFrame({name: _measured(name, [row[name] for row in rows]) for name in names})
+    keys = runs[list(axes)].iloc[firsts].reset_index(drop=True)
+    return pd.concat([keys, frame], axis=1)
+
+
+def members(runs: pd.DataFrame, axes: Sequence[str]) -> list[list[int]]:
+    """The positions of each cell's runs, in grid order."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for i, values in enumerate(zip(*(column(runs, axis) for axis in axes), strict=True)):
         groups.setdefault(tuple(map(str, values)), []).append(i)
     if not axes and len(runs):
         groups[()] = list(range(len(runs)))
-    rows = [_cell(runs.iloc[members]) for members in groups.values()]
-    firsts = [members[0] for members in groups.values()]
-    names = list(_cell(runs.iloc[:0]))
-    frame = pd.DataFrame({name: _measured(name, [row[name] for row in rows]) for name in names})
-    keys = runs[list(axes)].iloc[firsts].reset_index(drop=True)
-    return pd.concat([keys, frame], axis=1)
+    return list(groups.values())
 
 
 def _measured(name: str, values: list[Any]) -> pd.Series:

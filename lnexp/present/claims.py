@@ -20,7 +20,7 @@ LEGEND = (
 
 def claims_table(judged: Mapping[str, Sequence[ClaimResult]]) -> Group:
     """The claims of each sweep, and below them their cells."""
-    return Group(*(s for sweep, results in judged.items() for s in _sheets(sweep, results)))
+    return Group(*(s for sweep, results in judged.items() for s in claims_sheets(sweep, results)))
 
 
 def claims_json(judged: Mapping[str, Sequence[ClaimResult]]) -> str:
@@ -32,7 +32,8 @@ def claims_json(judged: Mapping[str, Sequence[ClaimResult]]) -> str:
     return json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def _sheets(sweep: str, results: Sequence[ClaimResult]) -> list[Sheet]:
+def claims_sheets(sweep: str, results: Sequence[ClaimResult]) -> list[Sheet]:
+    """The claims of one sweep, and the cells that they were judged in."""
     if not results:
         return []
     claims = Sheet(

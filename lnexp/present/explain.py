@@ -22,9 +22,20 @@ SCHEMA = 1
 
 def in_words(explanation: Explanation) -> Group:
     """What happened, the evidence, the first bad value, the chain, and what to try."""
+    parts: list[Text | Padding] = [
+        Text(explanation.diagnosis, style="bold"),
+        Text(horizon(explanation.case)),
+    ]
+    for title, lines in sections(explanation).items():
+        parts += [Text(""), Text(title, style="bold")]
+        parts += [Padding(Text(line), (0, 0, 0, 2), expand=False) for line in lines]
+    return Group(*parts)
+
+
+def sections(explanation: Explanation) -> dict[str, list[str]]:
+    """The paragraphs that have something to say, by title."""
     case = explanation.case
-    parts: list[Text | Padding] = [Text(explanation.diagnosis, style="bold"), Text(horizon(case))]
-    sections = {
+    every = {
         "Evidence": [_evidence(*line) for line in explanation.evidence],
         "Where the first bad value was born": explanation.origin,
         "What left its usual range, in order": [
@@ -34,11 +45,7 @@ def in_words(explanation: Explanation) -> Group:
         "Not known": explanation.unknown,
         "Notes": [*caveats([case.settings.get("model.norm")]), *case.notes],
     }
-    for title, lines in sections.items():
-        if lines:
-            parts += [Text(""), Text(title, style="bold")]
-            parts += [Padding(Text(line), (0, 0, 0, 2), expand=False) for line in lines]
-    return Group(*parts)
+    return {title: lines for title, lines in every.items() if lines}
 
 
 def _evidence(name: str, figures: str, meaning: str) -> str:

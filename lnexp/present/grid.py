@@ -158,6 +158,21 @@ def in_words(runs: pd.DataFrame, axes: Sequence[str]) -> list[str]:
     return [", ".join(row) for row in zip(*columns, strict=True)] or [""] * len(runs)
 
 
+def combinations(runs: pd.DataFrame, axes: Sequence[str]) -> list[str]:
+    """The values that these axes take together, in words, in the order of the values."""
+    return list(dict.fromkeys(dress(runs, Look(facets=tuple(axes)))["facet"]))
+
+
+def map_axes(runs: pd.DataFrame, axes: Sequence[str], look: Look) -> tuple[list[str], list[str]]:
+    """The axes that go down and those that go across in a map of the grid."""
+    free = varying(runs, axes)
+    down = [axis for axis in free if axis == look.colour]
+    across = sorted((axis for axis in free if axis not in down), key=lambda a: a != PLACEMENT)
+    if len(combinations(runs, across)) > max(8, len(combinations(runs, down))):
+        return across, down  # a long table reads better than a wide one
+    return down, across
+
+
 # Named in a picture's subtitle where they hold for all its runs, in this order.
 COMMON = (
     (DEPTH, "depth {}"),

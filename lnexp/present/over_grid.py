@@ -4,7 +4,7 @@
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
 # pyright: reportReturnType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -14,13 +14,13 @@ from matplotlib.figure import Figure
 from lnexp.present import frames
 from lnexp.present.grid import (
     DEPTH,
-    PLACEMENT,
-    Look,
     axis_texts,
+    combinations,
     dress,
     in_order,
     in_words,
     is_numeric,
+    map_axes,
     short_key,
     varying,
 )
@@ -125,15 +125,15 @@ def verdicts(sweep: Sweep) -> Figure:
     runs = sweep.runs
     if not len(runs):
         return nothing(sweep, what, "this sweep has no runs")
-    free = [axis for axis in varying(runs, sweep.axes) if axis != sweep.facet]
-    down = [axis for axis in free if axis == sweep.look.colour]
-    across = sorted((axis for axis in free if axis not in down), key=lambda a: a != PLACEMENT)
-    if len(_in_order(runs, across)) > max(8, len(_in_order(runs, down))):
-        down, across = across, down  # a long table reads better than a wide one
-    every_row, every_column = _in_order(runs, down), _in_order(runs, across)
+    free = [axis for axis in sweep.axes if axis != sweep.facet]
+    down, across = map_axes(runs, free, sweep.look)
+    every_row, every_column = combinations(runs, down), combinations(runs, across)
     rows, columns = spread(every_row, MAP_ROWS), spread(every_column, MAP_COLUMNS)
     facets = [axis for axis in varying(runs, sweep.axes) if axis == sweep.facet]
-    every_panel, panel_of = _in_order(runs, facets), np.array(in_words(runs, facets), dtype=object)
+    every_panel, panel_of = (
+        combinations(runs, facets),
+        np.array(in_words(runs, facets), dtype=object),
+    )
     names = spread(every_panel, FACETS)
     height = min(0.55, max(0.34, 8 / len(rows)))  # inches a row
     wide = 2.8 + 1.3 * larger() ** 0.5 * len(columns)
@@ -152,8 +152,3 @@ def verdicts(sweep: Sweep) -> Figure:
         cut(len(names), len(every_panel), "panels"),
     )
     return sweep.title(fig, what, CELLS, *more)
-
-
-def _in_order(runs: pd.DataFrame, axes: Sequence[str]) -> list[str]:
-    """The combinations of these axes in words, in the order of their values."""
-    return list(dict.fromkeys(dress(runs, Look(facets=tuple(axes)))["facet"]))

@@ -108,9 +108,19 @@ def strokes(values: Sequence[str]) -> dict[str, tuple[Any, str]]:
 
 
 def ink_on(colour: str) -> str:
-    """Black or white, whichever reads better on this colour."""
-    red, green, blue = to_rgb(colour)
-    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
+    """Black or white, whichever has the higher contrast on this colour."""
+    return max(("black", "white"), key=lambda ink: contrast(ink, colour))
+
+
+def contrast(one: str, other: str) -> float:
+    """(L1 + 0.05) / (L2 + 0.05) of the relative luminances, L1 >= L2 (WCAG 2): 1 to 21."""
+    low, high = sorted(map(_luminance, (one, other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def spread(items: Sequence[Any], most: int) -> list[Any]:

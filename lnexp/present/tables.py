@@ -32,7 +32,7 @@ def tables(results: Results) -> Group:
     """Cells, then runs, sweep by sweep; below each what it left out, and notes at the end."""
     parts: list[Sheet | Text] = []
     for sweep, *sheets in zip(
-        results.axes, _cells_sheets(results), _runs_sheets(results), strict=True
+        results.axes, cells_sheets(results), _runs_sheets(results), strict=True
     ):
         parts += [*sheets, *_left_out(results, sweep)]
     return Group(*parts, *(Text(one_line(f"note: {note}")) for note in results.notes))
@@ -58,7 +58,7 @@ def as_csv(frame: pd.DataFrame) -> str:
 
 def as_tex(results: Results) -> str:
     """The tables of runs and cells as LaTeX tabulars (booktabs)."""
-    return "\n".join(sheet.tex() for sheet in (*_cells_sheets(results), *_runs_sheets(results)))
+    return "\n".join(sheet.tex() for sheet in (*cells_sheets(results), *_runs_sheets(results)))
 
 
 def figure(value: Any, digits: int = 3) -> str:
@@ -126,7 +126,7 @@ def _sheet(title: str, axes: list[Column], columns: list[Column], below: list[st
     )
 
 
-def _cells_sheets(results: Results) -> list[Sheet]:
+def cells_sheets(results: Results) -> list[Sheet]:
     cells = all_cells(results.runs, results.axes)
     sheets = []
     for (_, axes, title), sweep in zip(by_sweep(results), results.axes, strict=True):
