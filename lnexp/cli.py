@@ -135,6 +135,26 @@ def show(
 
 @app.command()
 @guarded
+def report(
+    results: Results,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Default: RESULTS/report.html.")
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Serve the page here, made anew as results change.")
+    ] = False,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="With --watch; 0: any that is free.")
+    ] = None,
+) -> None:
+    """Write one HTML file that shows every run, readable offline."""
+    from .commands import report as command
+
+    raise typer.Exit(command.report(results, html, watch, port))
+
+
+@app.command()
+@guarded
 def explain(
     run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     json: AsJson = False,

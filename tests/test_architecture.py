@@ -73,6 +73,8 @@ def test_the_halves_keep_to_their_libraries(path):
         assert "torch" not in roots
     if part(path) not in READING | {"commands"}:
         assert not roots & {"pandas", "matplotlib"}
+    if path.parent != PACKAGE / "present" / "report":
+        assert not roots & {"bokeh", "jinja2"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
@@ -83,9 +85,11 @@ def test_one_idea_a_file(path):
 @pytest.mark.parametrize(
     "module, absent",
     [
-        ("lnexp.cli", {"torch", "pandas", "matplotlib", "pydantic"}),
+        ("lnexp.cli", {"torch", "pandas", "matplotlib", "pydantic", "bokeh", "jinja2"}),
         ("lnexp.sweep", {"torch", "pandas", "matplotlib"}),
-        ("lnexp.commands.read", {"torch", "matplotlib"}),
+        ("lnexp.commands.read", {"torch", "matplotlib", "bokeh"}),
+        ("lnexp.commands.report", {"torch", "matplotlib", "bokeh"}),
+        ("lnexp.present.report.page", {"torch"}),
         ("lnexp.present.plots", {"torch"}),
         ("lnexp.present.tables", {"torch"}),
         ("lnexp.train.loop", {"pandas", "matplotlib"}),

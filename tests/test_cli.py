@@ -44,6 +44,7 @@ def test_the_commands_and_their_options_are_these():
         ],
         "plot": ["--by", "--facet", "--format", "--kind", "--size", "--steps", "--style"],
         "show": ["--claims", "--csv", "--json", "--tex", "--watch"],
+        "report": ["--html", "--port", "--watch"],
         "explain": ["--json"],
         "rescue": ["--jobs", "--json", "--out", "--try", "-j", "-o"],
         "norm": ["--bias", "--dtype", "--eps", "--gain", "--json", "--norm"],
@@ -104,7 +105,9 @@ def test_plots_are_written_headless_whatever_the_backend(trained):
     assert len(said.out.split()) == len(list(plots.iterdir())) >= 12
 
 
-@pytest.mark.parametrize("words", [["--help"], ["show", "results"], ["plot", "results"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["show", "results"], ["plot", "results"], ["report", "results"]]
+)
 def test_reading_never_imports_torch(trained, words):
     code = (
         "import sys; from lnexp.cli import main\n"

@@ -1,5 +1,6 @@
 """The claims of sweeps, read from their sweep.yaml and judged from their CSVs."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from ..analysis.claims import ClaimResult, judge_claims
@@ -11,11 +12,11 @@ from ..errors import UserError
 from ..yamlfile import read
 
 
-def judged(results: Results) -> dict[str, list[ClaimResult]]:
-    """Sweep -> its claims' results; sweeps without claims are left out."""
+def judged(results: Results, tell: Callable[[str], None] = say) -> dict[str, list[ClaimResult]]:
+    """Sweep -> its claims' results; sweeps without claims are left out. Notes go to `tell`."""
     found = {}
     for sweep, folder in _folders(results).items():
-        claims = _claims(folder / "sweep.yaml")
+        claims = _claims(folder / "sweep.yaml", tell)
         if claims:
             found[sweep] = judge_claims(results, claims, sweep)
     return found
@@ -36,11 +37,11 @@ def _folders(results: Results) -> dict[str, Path]:
     }
 
 
-def _claims(path: Path) -> list[Claim]:
+def _claims(path: Path, tell: Callable[[str], None]) -> list[Claim]:
     try:
         document = read(path)
     except UserError as problem:
-        say(f"note: no claims read: {problem}")
+        tell(f"note: no claims read: {problem}")
         return []
     raw = document.value.get("claims", []) if isinstance(document.value, dict) else []
     claims, problems = parse_claims(
@@ -48,5 +49,5 @@ def _claims(path: Path) -> list[Claim]:
         lambda *at: f"{path}:{document.mark(at).line}",
     )
     for problem in problems:
-        say(f"note: {problem}")
+        tell(f"note: {problem}")
     return claims

@@ -1,0 +1,202 @@
+"""The whole page as one text: nothing in it is fetched from anywhere."""
+
+import os
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from lnexp import __version__
+from lnexp.analysis.cells import outcomes
+from lnexp.analysis.claims import ClaimResult
+from lnexp.analysis.load import Results
+from lnexp.analysis.table import column
+from lnexp.analysis.verdicts import FAILURES
+from lnexp.errors import UserError
+from lnexp.lines import amount
+from lnexp.present.explain import strict
+from lnexp.present.grid import choose_look, dress
+from lnexp.present.report import method, runtable, sweeps, thin
+from lnexp.present.report.charts import charts, library
+from lnexp.present.report.colours import curve_colours, outcome_css
+from lnexp.present.report.runs import Teller, Told, tell
+from lnexp.present.tables import LEGEND, cells_sheets
+
+HERE = Path(__file__).parent
+Judged = Mapping[str, Sequence[ClaimResult]]
+DASHES = ("solid", "6 4", "2 3", "6 3 2 3", "9 2 2 2 2 2", "12 5")  # of Bokeh and of SVG
+
+
+def write(page: str, path: Path) -> None:
+    """By rename: no half page is ever seen."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(page, encoding="utf-8")
+        os.replace(draft, path)
+    except OSError as problem:
+        why = (problem.strerror or str(problem)).lower()
+        raise UserError(f"{path}: cannot be written: {why}") from None
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def render(
+    results: Results,
+    judged: Judged,
+    folders: Mapping[str, Path],
+    newest: float,
+    *,
+    stamp: str = "",
+    teller: Teller = tell,
+) -> str:
+    """`folders`: of each sweep. `stamp`: of a page that is served and asks for newer ones."""
+    runs = results.runs
+    cells = thin.cells_each(len(runs))
+    told = [teller(Path(folder), cells) for folder in runs["folder"]]
+    numbers, first = sweeps.cell_numbers(results)
+    sheets = dict(zip(results.axes, cells_sheets(results), strict=True))
+    pages = []
+    for name in results.axes:
+        own = [one for one, sweep in zip(told, runs["sweep"], strict=True) if sweep == name]
+        page = sweeps.page(
+            results, name, sheets[name], own, judged.get(name, []), folders[name], first[name]
+        )
+        pages.append(page)
+    words = outcomes(runs)
+    heads, rows = runtable.table(results, told)
+    names = list(column(runs, "run"))
+    ids = [f"run/{sweep}/{run}" for sweep, run in zip(runs["sweep"], names, strict=True)]
+    listed = [
+        {"id": i, "name": name, "outcome": word, "cells": row, "told": one, "marks": one.marks}
+        for i, name, word, row, one in zip(ids, names, words, rows, told, strict=True)
+    ]
+    filters = runtable.filters(results)
+    series, of = _series(results)
+    squares = {s.cell: s.words for p in pages for _, row in p.rows for some in row for s in some}
+    data = {
+        "runs": [
+            {
+                "name": names[i],
+                "outcome": words[i],
+                "sweep": list(results.axes).index(runs["sweep"].iloc[i]),
+                "cell": numbers[i],
+                "series": of[i],
+                "filters": [one.of[i] for one in filters],
+                "curve": told[i].curve,
+                "gradients": told[i].gradients,
+            }
+            for i in range(len(runs))
+        ],
+        "cells": [squares[i] for i in sorted(squares)],
+        "series": series,
+        "sweeps": [{"name": name} | _levels(results, name) for name in results.axes],
+        "first": _most_telling(words, told),
+    }
+    title = "lnexp: " + (pages[0].name if len(pages) == 1 else amount(len(pages), "sweep"))
+    return _template().render(
+        title=title,
+        counts=_counts(words),
+        newest=datetime.fromtimestamp(newest).strftime("%Y-%m-%d %H:%M"),
+        version=__version__,
+        notes=results.notes,
+        sweeps=pages,
+        legend=LEGEND,
+        filters=[{"at": at, **vars(one)} for at, one in enumerate(filters)],
+        heads=heads,
+        rows=listed,
+        verdict_at=[head.name for head in heads].index("verdict"),
+        series=series,
+        thinned=_thinned(told),
+        method=(
+            ("Numbers", method.FORMULAS),
+            ("Verdicts, the first that fits", method.VERDICTS),
+            ("Causes", method.CAUSES),
+        ),
+        seeds_note=method.seeds_note(),
+        data=strict(data),
+        plots=charts(),
+        stamp=stamp,
+        outcome_css=Markup(outcome_css()),
+        bokeh=Markup(library()),
+        **{
+            name.replace(".", "_"): Markup((HERE / name).read_text(encoding="utf-8"))
+            for name in ("style.css", "charts.js", "script.js")
+        },
+    )
+
+
+def _template() -> Any:
+    """User text is escaped wherever it stands; only the page's own files are not."""
+    loader = FileSystemLoader(HERE, encoding="utf-8")
+    env = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    # In their order: BokehJS knows a model only after it was described.
+    compact = {"sort_keys": False, "allow_nan": False, "separators": (",", ":")}
+    env.policies["json.dumps_kwargs"] = compact
+    return env.get_template("template.html")
+
+
+def _counts(words: Sequence[str]) -> str:
+    counts = {word: words.count(word) for word in dict.fromkeys(words)}
+    said = ", ".join(f"{n} {word.replace('_', ' ')}" for word, n in counts.items())
+    return amount(len(words), "run") + (f": {said}" if said else "")
+
+
+def _most_telling(words: Sequence[str], told: Sequence[Told]) -> int:
+    """The run that is open at first: a failure, if there is one with a known birth, and a long
+    one, which has a history."""
+    order = [
+        (word not in FAILURES, not one.born, -len(one.curve.get("steps", ())))
+        for word, one in zip(words, told, strict=True)
+    ]
+    return order.index(min(order)) if order else 0
+
+
+def _series(results: Results) -> tuple[list[dict[str, str]], list[int]]:
+    """The lines of the loss chart in words and colours, and of each run which one it is."""
+    series: list[dict[str, str]] = []
+    of: dict[tuple[str, str], int] = {}
+    for sweep, axes in results.axes.items():
+        runs = results.runs.loc[results.runs["sweep"] == sweep].reset_index(drop=True)
+        dressed = dress(runs, choose_look(runs, axes))
+        colours = curve_colours(list(dressed["hue"]))
+        # One panel here, so what would be a panel of its own elsewhere gets a dash of its own.
+        dashes = list(dict.fromkeys(zip(dressed["dash"], dressed["facet"], strict=True)))
+        known: dict[str, int] = {}
+        for row in dressed.to_dict("records"):
+            words = ", ".join(filter(None, (row["series"], row["facet"])))
+            if words not in known:
+                light, dark = colours[row["hue"]]
+                dash = DASHES[dashes.index((row["dash"], row["facet"])) % len(DASHES)]
+                known[words] = len(series)
+                series.append({"words": words, "light": light, "dark": dark, "dash": dash})
+            of[sweep, row["run"]] = known[words]
+    pairs = zip(results.runs["sweep"], results.runs["run"], strict=True)
+    return series, [of[pair] for pair in pairs]
+
+
+def _levels(results: Results, sweep: str) -> dict[str, Any]:
+    """ln V and H1 of the sweep's texts: dotted lines, and what they are."""
+    runs = results.runs.loc[results.runs["sweep"] == sweep]
+    found: dict[str, list[float]] = {}
+    for key, name in (("ln_v", "ln V, a uniform guess"), ("h1", "H1, letter frequencies")):
+        found[name] = sorted({round(float(v), 4) for v in column(runs, key).dropna()})
+    said = [f"{name}: {', '.join(map(str, v))}" for name, v in found.items() if v]
+    words = f"Dotted: {'; '.join(said)}." if said else ""
+    return {"levels": [v for values in found.values() for v in values], "levelWords": words}
+
+
+def _thinned(told: Sequence[Told]) -> str:
+    """What the charts leave out, and that nothing else on the page does."""
+    some = sum(bool(one.thinned) for one in told)
+    what = (
+        f"Thinned for these charts alone in {some} of {amount(len(told), 'run')} (each run says "
+        "what). A long curve keeps its ends, the smallest and the largest value of each stretch "
+        "and every first NaN and Inf in it; a cell of a map that stands for several readings "
+        "shows the largest, or NaN, Inf or 0 where one of them is."
+        if some
+        else "Every reading is drawn."
+    )
+    return f"{what} Verdicts, tables and claims are made from all readings."
