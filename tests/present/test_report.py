@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lnexp.analysis.explain import explain
+from lnexp.analysis.explain import MEANING, explain
 from lnexp.analysis.load import load
+from lnexp.analysis.verdicts import VERDICTS
 from lnexp.commands.report import folders
 from lnexp.present.explain import sections
 from lnexp.present.report import method
@@ -275,6 +276,11 @@ def test_html_names_another_file_and_a_folder_that_is_missing_is_told(fates, tmp
     said = lnexp("report", fates, "--html", tmp_path)
     assert said.code == 2 and "cannot be written" in said.err
     assert lnexp("report", tmp_path / "nowhere").code == 2
+
+
+def test_every_verdict_and_cause_has_its_rule_on_the_page():
+    assert list(method.VERDICTS) == list(VERDICTS)
+    assert set(MEANING) == set(method.CAUSES)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,9 @@
 """The report in a real browser: what a reader clicks, types and sees. Needs the extra `browser`."""
 
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,6 +103,15 @@ def column(page, name: str) -> list[str]:
     return page.locator(f"#table tbody tr:not([hidden]) > :nth-child({at})").all_inner_texts()
 
 
+def until(page, holds, times: int = 100) -> bool:
+    """Whether it comes to hold; the page forbids the evaluation that wait_for_function needs."""
+    for _ in range(times):
+        if holds():
+            return True
+        page.wait_for_timeout(50)
+    return False
+
+
 def source(page, name: str) -> dict:
     """The columns of a chart's data source."""
     return page.evaluate(
@@ -150,7 +162,7 @@ def test_settings_verdicts_and_words_filter_the_table_and_the_curves(open_page):
     page.get_by_label("words").fill("run30")
     assert column(page, "run") == ["run30"] and source(page, "lines")["run"] == ["run30"]
     page.get_by_role("button", name="show all").click()
-    assert len(column(page, "run")) == 36
+    assert until(page, lambda: len(column(page, "run")) == 36)
 
 
 def test_a_cell_of_the_map_shows_its_runs(open_page):
@@ -187,7 +199,8 @@ def test_the_keyboard_alone_sorts_opens_a_run_and_moves_the_slider(open_page):
         page.keyboard.press("Tab")
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
     page.keyboard.press("Enter")
-    page.wait_for_function("document.activeElement.textContent === 'run3'")
+    focused = "document.activeElement.textContent"
+    assert until(page, lambda: page.evaluate(focused) == "run3")
     assert page.locator("article.run:visible h3").inner_text() == "run3"
     page.locator("#step").focus()
     before = page.locator("#step-words").inner_text()
@@ -224,9 +237,10 @@ def test_a_dark_page_is_dark_charts_included_and_readable(open_page):
     assert ground == "rgb(20, 24, 29)"
     fills = page.evaluate("Bokeh.documents.map(d => d.roots()[0].background_fill_color)")
     inks = page.evaluate("Bokeh.documents.map(d => d.roots()[0].left[0].major_label_text_color)")
-    assert set(fills) == {"#14181d"} and set(inks) == {"#e8eaed"}
+    assert set(fills) == {"#14181d", "#8a9099"} and set(inks) == {"#e8eaed"}
     page.emulate_media(color_scheme="light")
-    page.wait_for_function("Bokeh.documents[0].roots()[0].background_fill_color === '#ffffff'")
+    ground = "Bokeh.documents[0].roots()[0].background_fill_color"
+    assert until(page, lambda: page.evaluate(ground) == "#ffffff")
 
 
 def test_print_shows_whole_tables_and_no_controls(open_page):
@@ -235,6 +249,33 @@ def test_print_shows_whole_tables_and_no_controls(open_page):
     assert not page.locator("#filters").is_visible() and not page.locator("nav").is_visible()
     box = page.locator(".tall").evaluate("e => [e.scrollHeight, e.clientHeight]")
     assert box[0] == box[1]
+
+
+def test_a_watched_page_refreshes_itself_and_keeps_its_filters(browser, tmp_path):
+    sweep = write_made(four_fates(), tmp_path / "live")
+    words = [sys.executable, "-c", "from lnexp.cli import main; main()", "report", sweep, "--watch"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as shown:
+        try:
+            assert shown.stdout is not None
+            address = shown.stdout.readline().strip()
+            page = browser.new_page()
+            asked: set[str] = set()
+            page.on("request", lambda request: asked.add(request.url))
+            page.goto(address)
+            page.wait_for_selector(READY, state="attached")
+            page.locator("select[data-filter]").first.select_option("stalled")
+            assert column(page, "run") == ["run3"]
+            status = sweep / "runs" / "run0" / "status.json"
+            status.write_text('{"status": "failed", "error": "made up"}')
+            header = page.locator("header p").first
+            assert until(page, lambda: "1 failed" in header.inner_text(), 400)
+            page.wait_for_selector(READY, state="attached")
+            assert column(page, "run") == ["run3"]
+            assert {url for url in asked if not url.startswith("data:")} == {address}
+            page.close()
+        finally:
+            shown.send_signal(signal.SIGINT)
+    assert shown.returncode == 130
 
 
 def test_a_hundred_runs_of_a_hundred_blocks_open(browser, tmp_path):

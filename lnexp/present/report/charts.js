@@ -3,7 +3,7 @@
    above, an exact 0 below a logarithm. Nothing is left out. */
 const charts = (() => {
   const NAN = 65535, INF = 65534, ZERO = 65533, ABSENT = 65532, LEVELS = 65531;
-  const BROKEN = { nan: "#e6007e", inf: "#ff7f00", zero: "#ffffff" };
+  const BROKEN = { nan: "#e6007e", inf: "#ff7f00", zero: "#ffffff", absent: "#8a9099" };
   const plots = {}, sources = {};
   const dark = matchMedia("(prefers-color-scheme: dark)");
   let printing = false;
@@ -45,6 +45,7 @@ const charts = (() => {
       }
       for (const line of plot.center) if (line.type === "Grid") line.setv({ grid_line_color: grid });
     }
+    plots.heat.background_fill_color = BROKEN.absent;
   }
 
   function scale(values, log) {
@@ -247,7 +248,7 @@ const charts = (() => {
     plots.heat.y_range.setv({ start: -1.5, end: depth + 0.5, reset_start: -1.5, reset_end: depth + 0.5 });
     across(plots.heat, map.steps[0][0] - 0.5, right(n - 1));
     const all = rows.length + count.absent, of = (k) => count[k] + " of " + all + " cells";
-    return [[BROKEN.nan, "NaN: " + of("nan")], [BROKEN.inf, "Inf: " + of("inf")], [BROKEN.zero, "exactly 0: " + of("zero")], ...(count.absent ? [["transparent", "not measured: " + of("absent")]] : [])];
+    return [[BROKEN.nan, "NaN: " + of("nan")], [BROKEN.inf, "Inf: " + of("inf")], [BROKEN.zero, "exactly 0: " + of("zero")], ...(count.absent ? [[BROKEN.absent, "not measured: " + of("absent")]] : [])];
   }
 
   function onTap(choose) {

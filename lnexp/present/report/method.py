@@ -13,13 +13,20 @@ FORMULAS = {
     "ln V": "the loss of a uniform guess over the vocabulary.",
     "H1": "entropy of a letter of the training text.",
     "H2": "entropy of a letter given the one before it.",
+    "floor": "H2, or for source: markov the chain's exact entropy rate.",
     "gradient norm": "All norms are L2, before clipping. A total norm is the root of the summed "
     "squares of its parts.",
     "exactly 0": "a 0 means that every element is 0 and an Inf that an element is.",
     "first/last": "gradient norm of block 1 (layer 0) over that of the last block, attention, MLP "
     "and norms together; at the end: median over the last 20 % of the readings.",
+    "update ratio": "the same of the updates: Adam rescales, so a vanished gradient is not yet a "
+    "vanished update.",
     "End": "median of the last 10 % of the steps, at least 10.",
     "bar": "-0.2 (H1 - floor).",
+    "falling": "the median gap of the last quarter lies below that of the quarter before by more "
+    "than 0.005 H1.",
+    "s (of a spike)": "1.4826 MAD(step differences of the gap) / sqrt 2, the largest of three: "
+    "over the 20 steps before, the 60 before, and all.",
     "P(failure)": "(nonfinite + diverged + lost + stalled) / decided runs of one cell, with the "
     "95 % Wilson interval. The unit is the seed.",
     "origin": "the first operation with clean inputs whose output holds a NaN or an Inf.",
@@ -45,6 +52,11 @@ CAUSES = {
     "frozen": "weights bit-identical to their start: all of them is a reason to stall, some are a "
     "warning",
     "warming_up": "the warm-up is longer than the run",
+    "too_slow": "slope of the gap over the last half below 0 by more than two standard errors, but "
+    "not falling; or all updates together (sum of update_norm) moved the weights by less than 1 % "
+    "of their norm",
+    "adam_underflow": "second moments 0 where the first are not, in more than 10 % of the weights "
+    "at the end or by an event; a warning for a run that learned",
     "precision": "the failing step is finite in fp64",
     "nonfinite_origin": "phase and module of the first event",
 }

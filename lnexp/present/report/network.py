@@ -173,8 +173,8 @@ class Page:
                     f'<path class="skip" d="M{start} {y + 16}V{y + 1}H{x + 8}V{y + 8}"/>'
                     f'<circle class="{role}" cx="{x + 8}" cy="{y + 16}" r="8"/>'
                 )
-                self._birth(y + 20, mark)
                 self._text(x + 8, y + 20, "+")
+                self._birth(y + 20, mark)
                 x += 22
                 continue
             mark = self._mark((block, half, element))

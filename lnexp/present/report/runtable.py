@@ -46,25 +46,27 @@ class Filter:
 def table(results: Results, told: Sequence[Told]) -> tuple[list[Head], list[list[Entry]]]:
     """The heads, and a row a run; the first column is the run's name."""
     runs = results.runs
-    columns: list[tuple[Head, list[Entry]]] = [(Head("run"), _texts(column(runs, "run")))]
+    settings: list[tuple[Head, list[Entry]]] = []
     if len(results.axes) > 1:
-        columns.append((Head("sweep"), _texts(column(runs, "sweep"))))
+        settings.append((Head("sweep"), _texts(column(runs, "sweep"))))
     axes = list(dict.fromkeys(axis for axes in results.axes.values() for axis in axes))
     short = [short_key(axis) for axis in axes]
     for axis, name in zip(axes, short, strict=True):
         texts = axis_texts(runs, axis)
         numeric = _numeric(texts)
         head = Head(name if short.count(name) == 1 else axis, numeric, axis)
-        columns.append((head, [Entry(t, "" if t == UNKNOWN else t) for t in texts]))
+        settings.append((head, [Entry(t, "" if t == UNKNOWN else t) for t in texts]))
     words = outcomes(runs)
     within = [
         horizon(word, [steps]).replace("_", " ")
         for word, steps in zip(words, column(runs, "steps_done"), strict=True)
     ]
-    columns += [
+    columns = [
+        (Head("run"), _texts(column(runs, "run"))),
+        (Head("verdict"), [Entry(text, text) for text in within]),
+        *settings,
         (Head("seed", number=True), [Entry(seed, seed.split("/")[0]) for seed in _seeds(runs)]),
         (Head("status"), _texts(column(runs, "status"))),
-        (Head("verdict"), [Entry(text, text) for text in within]),
         (Head("cause"), _texts(column(runs, "cause"))),
         (Head("born bad"), [Entry(one.born, one.born) for one in told]),
         (Head("first bad step", True), _figures(column(runs, "first_bad_step"), whole)),

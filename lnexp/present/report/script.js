@@ -128,14 +128,13 @@ function choose(i, open = false) {
     articles[i].querySelector("h3").focus({ preventScroll: true });
   }
 }
-const wanted = () => place.get(decodeURIComponent(location.hash.slice(1)));
-function follow() {
-  if (wanted() !== undefined) choose(wanted(), true);
+function named(hash) {
+  try { return place.get(decodeURIComponent(hash.slice(1))); } catch { return undefined; }
 }
-addEventListener("hashchange", follow);
-document.addEventListener("click", (event) => {  // a link to the run that is in the address already
+addEventListener("hashchange", () => choose(named(location.hash) ?? -1, true));
+document.addEventListener("click", (event) => {  // also where the address names that run already
   const link = event.target.closest?.("a[href^='#']");
-  if (link && link.hash === location.hash) follow();
+  if (link) choose(named(link.hash) ?? -1, true);
 });
 byId("chosen").addEventListener("change", (event) => choose(Number(event.target.value)));
 byId("before").addEventListener("click", () => choose(chosen - 1));
@@ -167,7 +166,8 @@ function restore() {
 
 restore();
 const again = performance.getEntriesByType("navigation")[0]?.type === "reload";  // stay where it was
-choose(wanted() ?? data.first, wanted() !== undefined && !again);
+const asked = named(location.hash);
+choose(asked ?? data.first, asked !== undefined && !again);
 filter();
 charts.start(JSON.parse(byId("plots").textContent)).then(() => {
   drawn = true;
