@@ -121,7 +121,7 @@ const charts = (() => {
       const upTo = curves[k].findIndex((v) => !Number.isFinite(v));
       const whole = upTo < 0 ? steps.length : upTo;
       last = Math.max(last, steps[steps.length - 1]);
-      lines.push({ ...facts, xs: steps.slice(0, whole), ys: curves[k].slice(0, whole).map(s.place), dash: series.dash, width: i === chosen ? 3.5 : 1.3, alpha: i === chosen ? 1 : there.length > 12 ? 0.4 : 0.75 });
+      lines.push({ ...facts, xs: steps.slice(0, whole), ys: curves[k].slice(0, whole).map(s.place), dash: series.dash, width: i === chosen ? 3.5 : 1.3, alpha: i === chosen ? 1 : there.length > 12 ? (isDark() ? 0.6 : 0.4) : 0.75 });
       const mark = (at, marker, words) => marks.push({ ...facts, x: steps[at], y: s.place(curves[k][at]), marker, text: words, ink: marker === "x" ? colour : isDark() ? "#ffffff" : "#000000" });
       const end = steps.length - 1, before = marks.length;
       curves[k].forEach((v, at) => { if (!Number.isFinite(v)) mark(at, Number.isNaN(v) ? "x" : "triangle", text(v) + " at step " + steps[at]); });
@@ -226,7 +226,7 @@ const charts = (() => {
 
   /* Returns [colour, words] for the legend. */
   function heat(data, chosen) {
-    const run = data.runs[chosen], map = run && run.gradients, columns = ["left", "right", "bottom", "top", "colour", "where", "steps", "text"];
+    const run = data.runs[chosen], map = run && run.gradients, columns = ["left", "right", "bottom", "top", "colour", "hatch", "where", "steps", "text"];
     if (!map || !map.layers) { fill("cells", [], columns); return []; }
     const values = decode(map), n = map.steps.length, depth = map.depth, rows = [], count = { nan: 0, inf: 0, zero: 0, absent: 0 };
     const bar = plots.heat.below.find((m) => m.type === "ColorBar"), mapper = bar.color_mapper;
@@ -239,7 +239,7 @@ const charts = (() => {
       const kind = Number.isNaN(v) ? "nan" : v === Infinity ? "inf" : v === 0 ? "zero" : "";
       if (kind) count[kind]++;
       const level = Math.round(((Math.log10(v) - map.low) / (high - map.low)) * (colours.length - 1));
-      rows.push({ left: map.steps[c][0] - 0.5, right: right(c), bottom: map.layers[r][0] - 0.5, top: map.layers[r][1] + 0.5, colour: kind ? BROKEN[kind] : colours[Math.max(0, Math.min(colours.length - 1, level))], where: where(map.layers[r], depth), steps: span(map.steps[c]), text: text(v) });
+      rows.push({ left: map.steps[c][0] - 0.5, right: right(c), bottom: map.layers[r][0] - 0.5, top: map.layers[r][1] + 0.5, colour: kind ? BROKEN[kind] : colours[Math.max(0, Math.min(colours.length - 1, level))], hatch: kind === "zero" ? "right_diagonal_line" : "blank", where: where(map.layers[r], depth), steps: span(map.steps[c]), text: text(v) });
     }));
     fill("cells", rows, columns);
     const y = new Map([...blockTicks(depth, (l) => l)].filter(([l]) => l < 0 || l >= depth || (l > 0.04 * depth && l < 0.96 * depth - 1) || depth < 12));
@@ -248,7 +248,7 @@ const charts = (() => {
     plots.heat.y_range.setv({ start: -1.5, end: depth + 0.5, reset_start: -1.5, reset_end: depth + 0.5 });
     across(plots.heat, map.steps[0][0] - 0.5, right(n - 1));
     const all = rows.length + count.absent, of = (k) => count[k] + " of " + all + " cells";
-    return [[BROKEN.nan, "NaN: " + of("nan")], [BROKEN.inf, "Inf: " + of("inf")], [BROKEN.zero, "exactly 0: " + of("zero")], ...(count.absent ? [[BROKEN.absent, "not measured: " + of("absent")]] : [])];
+    return [[BROKEN.nan, "NaN: " + of("nan")], [BROKEN.inf, "Inf: " + of("inf")], ["repeating-linear-gradient(-45deg, #444444 0 1px, #ffffff 1px 5px)", "exactly 0: " + of("zero")], ...(count.absent ? [[BROKEN.absent, "not measured: " + of("absent")]] : [])];
   }
 
   function onTap(choose) {

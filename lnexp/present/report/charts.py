@@ -79,7 +79,7 @@ def _loss() -> Plot:
 def _layers() -> Plot:
     plot = _figure("block", "gradient norm", 380)
     others = _source("others", "xs", "ys", "run")
-    plot.multi_line("xs", "ys", source=others, line_color="#888888", line_alpha=0.55, line_width=1)
+    plot.multi_line("xs", "ys", source=others, line_color="#888888", line_alpha=0.8, line_width=1)
     line = _source("line", "xs", "ys")
     plot.multi_line("xs", "ys", source=line, line_color="#0072B2", line_width=2.5)
     dots = _source("dots", "x", "y", "marker", "colour", "where", "text", "run", "size", "ink")
@@ -93,10 +93,12 @@ def _layers() -> Plot:
 
 def _heat() -> Plot:
     plot = _figure("step", "block", 420)
-    source = _source("cells", "left", "right", "bottom", "top", "colour", "where", "steps", "text")
+    sides = ("left", "right", "bottom", "top")
+    source = _source("cells", *sides, "colour", "hatch", "where", "steps", "text")
     drawn = plot.quad(
-        "left", "right", "top", "bottom", source=source, fill_color="colour", line_color="colour"
-    )
+        "left", "right", "top", "bottom", source=source, fill_color="colour", line_color="colour",
+        hatch_pattern="hatch", hatch_color="#444444", hatch_scale=9,
+    )  # fmt: skip
     tips = [("", "@where"), ("step", "@steps"), ("gradient norm", "@text")]
     _hover(plot, drawn, "heat-cell", tips)
     mapper = LinearColorMapper(palette=Viridis256, low=-6, high=0, name="heat-mapper")

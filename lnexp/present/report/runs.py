@@ -117,7 +117,9 @@ class Remembering:
         self._known: dict[Path, tuple[Any, Told]] = {}
 
     def __call__(self, folder: Path, cells: int) -> Told:
-        seen = (cells, is_locked(folder.parent.parent), *(signature(folder / f) for f in OF_RUN))
+        seen = (cells, *(signature(folder / name) for name in OF_RUN))
+        if not (folder / "status.json").exists():  # running while its sweep is locked
+            seen += (is_locked(folder.parent.parent),)
         known = self._known.get(folder)
         if known is None or known[0] != seen:
             known = self._known[folder] = (seen, tell(folder, cells))
