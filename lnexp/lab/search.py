@@ -146,10 +146,11 @@ def slow_values(knob: Knob, tallies: Tallies) -> list[float]:
 
 def edge(knob: Knob, tallies: Tallies) -> tuple[float | None, float | None]:
     """The bracket as (stable, unstable): its better end is one with a run that is decided, so it
-    may be wider than the resolution where the runs in between are all slow."""
+    may be wider than the resolution where the runs in between are all slow. Without a bracket the
+    largest stable value, if there is one, and None."""
     found = bracket(knob, tallies)
     if found is None:
-        return None, None
+        return max((v for v, tally in tallies.items() if tally.stable), default=None), None
     low, high = found
     bad, sign = (low, 1) if tallies[low].is_unstable else (high, -1)
     good = [

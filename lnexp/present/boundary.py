@@ -43,12 +43,16 @@ def sheet(
 
 def _stable(row: BoundaryRow) -> str:
     match row.stable:
+        case "everywhere" if row.edge is not None and row.edge < row.high:
+            return f"up to {_figure(row.edge)} at least; undecided above"
         case "everywhere":
             return f"none in range is unstable ({row.low:g} to {row.high:g})"
         case "nowhere":
             return f"none in range is stable ({row.low:g} to {row.high:g})"
+        case "undecided" if row.beyond is not None:
+            return f"undecided below {_figure(row.beyond)}"
         case "undecided":
-            return f"undecided: slow from {row.low:g} on"
+            return "undecided everywhere"
         case "below":
             return f"up to {_figure(row.edge)}"
         case "above":
