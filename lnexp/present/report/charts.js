@@ -117,7 +117,7 @@ const charts = (() => {
     there.forEach((i, k) => {
       const run = data.runs[i], series = data.series[run.series], steps = run.curve.steps;
       const colour = isDark() ? series.dark : series.light;
-      const facts = { run: run.name, words: series.words + ": " + run.outcome, i, colour };
+      const facts = { run: run.name, words: series.words + ": " + run.outcome.replaceAll("_", " "), i, colour };
       const upTo = curves[k].findIndex((v) => !Number.isFinite(v));
       const whole = upTo < 0 ? steps.length : upTo;
       last = Math.max(last, steps[steps.length - 1]);
