@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from . import __version__
-from .clilab import boundary, rescue
+from .clilab import boundary, probe, rescue
 from .console import say
 from .errors import UserError
 from .lines import one_line
@@ -165,7 +165,7 @@ def explain(
     command(run_folder, json)
 
 
-for question in (boundary, rescue):
+for question in (probe, boundary, rescue):
     app.command()(guarded(question))
 
 

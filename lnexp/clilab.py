@@ -8,6 +8,24 @@ import typer
 from .options import AsJson, Jobs, Out, Set
 
 
+def probe(
+    config: Annotated[str, typer.Argument(help="A config file or the name of an experiment.")],
+    steps: Annotated[str, typer.Option(help="Steps to look at; the last one ends it.")] = "0,5,20",
+    out: Out = Path("results"),
+    set_: Set = None,
+    jobs: Jobs = "auto",
+    json: AsJson = False,
+) -> None:
+    """Measure how readings change over depth, at initialisation and after a few steps."""
+    from .commands import probe as command
+    from .commands.jobs import executor as place
+    from .commands.jobs import workers
+
+    where = place("local", "", 0.0, jobs)
+    code = command.probe(config, steps, out, set_ or [], workers(jobs), where, json)
+    raise typer.Exit(code)
+
+
 def boundary(
     config: Annotated[str, typer.Argument(help="A config file or the name of an experiment.")],
     knob: Annotated[str, typer.Option(help="The setting to turn, such as train.lr.")],

@@ -38,6 +38,7 @@ def test_the_commands_and_their_options_are_these():
             "--gpus-per-run", "--jobs", "--out", "--retry", "--set", "--steps", "-j", "-o", "-s",
         ],
         "plan": ["--json", "--set", "-s"],
+        "probe": ["--jobs", "--json", "--out", "--set", "--steps", "-j", "-o", "-s"],
         "boundary": [
             "--high", "--jobs", "--json", "--knob", "--low", "--out", "--points", "--ramp",
             "--resolution", "--set", "-j", "-o", "-s",

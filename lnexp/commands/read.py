@@ -86,7 +86,7 @@ def plot(
 
     formats = _words(format_)
     kinds = None if kind is None else _words(kind)
-    at_steps = _steps(steps) if steps is not None else None
+    at_steps = step_numbers(steps) if steps is not None else None
     results = load(path)
     written: list[Path] = []
     failed: list[str] = []
@@ -130,7 +130,7 @@ def _folder(path: Path, sweep: str) -> Path:
     return (path if whole else path / sweep) / "plots"
 
 
-def _steps(text: str) -> list[int]:
+def step_numbers(text: str) -> list[int]:
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() and len(word) <= 18 for word in words):
         raise UserError(f"--steps {text}: write step numbers with commas: 0,5,20")

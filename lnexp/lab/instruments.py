@@ -18,7 +18,7 @@ from .batch import batch
 from .drift import drift
 from .norms import norms
 from .profile import profile
-from .skip import depth, skip
+from .skip import depth, sampled_skip, skip
 from .subject import Subject
 
 
@@ -33,6 +33,7 @@ INSTRUMENTS = {
     "norms": Instrument(norms, lambda config: config.model.placement not in WITHOUT_NORM),
     "skip": Instrument(skip),
     "depth": Instrument(depth),
+    "sampled_skip": Instrument(sampled_skip),
     "drift": Instrument(drift),
     "profile": Instrument(profile),
 }

@@ -2,7 +2,7 @@
 
 import csv
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from io import StringIO
 from pathlib import Path
 
@@ -20,11 +20,14 @@ from .instruments import INSTRUMENTS, lines_of
 Lines = dict[str, list[str]]  # run -> its lines of a table
 
 
-def measure(plan: Plan, out: Path, jobs: int, again: Collection[str]) -> list[str]:
-    """What the tables lack of the plan's finished runs, and the runs `again`; the caller holds the
-    lock. Returns the runs whose measuring failed."""
+def measure(
+    plan: Plan, out: Path, jobs: int, again: Collection[str], tables: Sequence[str] | None = None
+) -> list[str]:
+    """What the tables (those that the sweep's claims read, or these) lack of the plan's finished
+    runs, and the runs `again`; the caller holds the lock. Returns the runs whose measuring
+    failed."""
     folder, failed = plan.folder(out), list[str]()
-    for table in plan.sweep.lab:
+    for table in plan.sweep.lab if tables is None else tables:
         lines = _kept(folder, table, again)
         todo = [run for run in plan.runs if run.name not in lines and _due(folder, table, run)]
         if todo:

@@ -6,6 +6,7 @@ RMS_l is the stream's after block l, counted from 1; RMS_0 the embedding's.
 import csv
 from collections.abc import Iterator, Sequence
 from math import isfinite, prod
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -17,20 +18,16 @@ from ..model.branches import Block
 from ..model.placements import PLACEMENTS, Seat
 from .subject import HALVES, Subject, ratio
 
+__all__ = ["Reading", "figures", "power", "profile", "readings", "root"]
+
 Reading = dict[tuple[int, str], dict[str, float | None]]  # (layer, part) -> columns
 
 
 def profile(subject: Subject) -> Iterator[ProfileRow]:
     """Of the first and of the last step that was read."""
-    table = subject.folder / "layers.csv"
-    steps: dict[int, Reading] = {}
-    with table.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            step, layer, part = int(row.pop("step")), int(row.pop("layer")), row.pop("part")
-            cells = {name: float(text) if text else None for name, text in row.items()}
-            steps.setdefault(step, {})[layer, part] = cells
+    steps = readings(subject.folder)
     if not steps:
-        raise UserError(f"{table} holds no reading")
+        raise UserError(f"{subject.folder / 'layers.csv'} holds no reading")
     times: tuple[tuple[Literal["first", "last"], int], ...] = (
         ("first", min(steps)),
         ("last", max(steps)),
@@ -43,6 +40,17 @@ def profile(subject: Subject) -> Iterator[ProfileRow]:
             step=step,
             **figures(steps[step], subject.config.model.depth, _after_every_sum(subject)),
         )
+
+
+def readings(run: Path) -> dict[int, Reading]:
+    """Step -> what layers.csv says of it."""
+    steps: dict[int, Reading] = {}
+    with (run / "layers.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            step, layer, part = int(row.pop("step")), int(row.pop("layer")), row.pop("part")
+            cells = {name: float(text) if text else None for name, text in row.items()}
+            steps.setdefault(step, {})[layer, part] = cells
+    return steps
 
 
 def _after_every_sum(subject: Subject) -> bool:

@@ -16,8 +16,10 @@ from ..config import RunConfig
 from ..data import Batches, Corpus
 from ..model.check import is_norm
 from ..model.gpt import GPT
+from ..model.init import build
 from ..rows import Part
 from ..runs.trained import load_trained
+from ..train.precision import PRECISIONS
 
 CPU = torch.device("cpu")
 
@@ -41,6 +43,13 @@ class Subject:
         """Final weights in fp64, at evaluation."""
         return load_trained(self.folder).model.double()
 
+    def fresh(self) -> GPT:
+        """The weights that it began with, drawn anew from its seed, in fp64. Norms see their batch:
+        their running statistics have seen none yet."""
+        settings = self.config
+        model = build(settings.model, len(self.corpus.vocabulary), settings.seed.init)
+        return _seeing(model.to(PRECISIONS[settings.train.precision].weights).double().eval())
+
     def windows(self) -> list[tuple[Tensor, Tensor]]:
         """x_BT and y_BT of the validation text, of the training text where there is none."""
         settings = self.config
@@ -52,11 +61,14 @@ class Subject:
 
 def norms_training(model: GPT) -> GPT:
     """A copy at evaluation but for its norms, which see the batch as in training: no dropout."""
-    copy = deepcopy(model).eval()
-    for module in copy.modules():
+    return _seeing(deepcopy(model).eval())
+
+
+def _seeing(model: GPT) -> GPT:
+    for module in model.modules():
         if is_norm(module):
             module.train()
-    return copy
+    return model
 
 
 def ratio(one: Tensor | float | None, other: Tensor | float | None) -> float | None:

@@ -4,7 +4,7 @@
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
 # pyright: reportReturnType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +40,7 @@ class Quantity:
     column: str
     values: Callable[[pd.DataFrame], pd.DataFrame]
     kind: Kind = "log"
+    include: tuple[float, ...] = ()  # always within the scale
 
 
 GRADIENT = Quantity("gradient norm", "grad_norm", layerframes.layer_totals)
@@ -73,7 +74,7 @@ class Profiles:
         self.colours = when_colours(list(curves["when"]))
         rows = max((len(broken_lanes(some)) for _, some in self.broken.groupby("facet")), default=0)
         drawn = self.values["value"].to_numpy(dtype=float)
-        self.scale: Scale = scale_for(drawn, quantity.kind, lanes=rows)
+        self.scale: Scale = scale_for(drawn, quantity.kind, lanes=rows, include=quantity.include)
 
     @property
     def shown(self) -> list[str]:
@@ -141,9 +142,21 @@ def _profile(sweep: Sweep, quantity: Quantity, what: str, none: str, help: str) 
 
 def stream_by_layer(sweep: Sweep) -> Figure:
     what = "the residual stream by layer"
-    if why := lacks_stream(sweep):
-        return nothing(sweep, what, why)
-    every = [Profiles(sweep, quantity) for quantity in STREAM]
+    where = (
+        "Stream and token cosine: after the block; gradient of the stream and the norm's input: "
+        "before its attention; embed: after it; head: before the final norm or the head. Files "
+        "count blocks from 0."
+    )
+    return profile_rows(sweep, STREAM, what, where, lacks_stream(sweep))
+
+
+def profile_rows(
+    sweep: Sweep, quantities: Sequence[Quantity], what: str, where: str, lacking: str
+) -> Figure:
+    """A row of panels for each cell, a panel for each quantity."""
+    if lacking:
+        return nothing(sweep, what, lacking)
+    every = [Profiles(sweep, quantity) for quantity in quantities]
     shown = {run for profiles in every for run in profiles.shown}
     words, blocks = cell_words(sweep, shown), _blocks(sweep)
     cells, more = chosen_cells(sweep, shown, STREAM_CELLS)
@@ -157,11 +170,6 @@ def stream_by_layer(sweep: Sweep) -> Figure:
         row[0].set_title(plain("; ".join(told), ROW_LETTERS), **look).set_in_layout(False)
         row[0].set_title(" ", fontsize=points(7.5))  # keeps its height, but not its width, free
     legend_of_all(list(panels.flat))
-    where = (
-        "Stream and token cosine: after the block; gradient of the stream and the norm's input: "
-        "before its attention; embed: after it; head: before the final norm or the head. Files "
-        "count blocks from 0."
-    )
     absent = frames.not_shown(sweep.cells, shown)
     return sweep.title(fig, what, MEAN, where, absent, more)
 

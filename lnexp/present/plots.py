@@ -8,7 +8,17 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lnexp.errors import UserError
-from lnexp.present import heat, knobs, over_grid, over_layers, over_time, phase, survival
+from lnexp.present import (
+    by_part,
+    heat,
+    knobs,
+    laws,
+    over_grid,
+    over_layers,
+    over_time,
+    phase,
+    survival,
+)
 from lnexp.present.grid import find_axis
 from lnexp.present.page import UNDATED, house_style, save
 from lnexp.present.style import SIZES
@@ -23,6 +33,9 @@ PICTURES: dict[str, Callable[[Sweep], Figure]] = {
     "gradient_ratio": over_grid.gradient_ratio,
     "update_ratio": over_layers.update_ratio,
     "stream_by_layer": over_layers.stream_by_layer,
+    "matrix_by_layer": by_part.matrix_by_layer,
+    "branch_by_layer": by_part.branch_by_layer,
+    "laws": laws.picture,
     "end_gap": over_grid.end_gap,
     "lr": knobs.lr,
     "eps": knobs.eps,
@@ -37,6 +50,9 @@ LACKS: dict[str, Callable[[Sweep], str]] = {
     "gradient_over_steps": over_layers.lacks_gradients,
     "update_ratio": over_layers.lacks_updates,
     "stream_by_layer": over_layers.lacks_stream,
+    "matrix_by_layer": over_layers.lacks_stream,
+    "branch_by_layer": over_layers.lacks_stream,
+    "laws": laws.lacks_laws,
     "lr": knobs.lacks_lr,
     "eps": knobs.lacks_eps,
     "phase": phase.lacks_plane,

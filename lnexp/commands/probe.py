@@ -1,0 +1,142 @@
+"""lnexp probe: how readings change over depth, at initialisation and after a few steps."""
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ..analysis.laws import Judged
+from ..analysis.load import Results, load
+from ..analysis.probe import Profile, judged, profiles
+from ..console import say
+from ..lab.measure import measure
+from ..lab.probe import TABLE, probe_plan, probe_rows
+from ..labrows import ProbeRow
+from ..lines import amount
+from ..rows import header, line
+from ..runs.execute import is_done, locked
+from ..runs.interrupt import interruptible
+from ..runs.local import Executor
+from ..runs.plan import Plan
+from ..runs.rundir import strict_json, write_atomically
+from .boundary import one
+from .lab import failed_in
+from .read import step_numbers
+from .run import INTERRUPTED
+
+PICTURES = ("gradient_by_layer", "stream_by_layer", "matrix_by_layer", "branch_by_layer")
+
+
+def probe(
+    config: str,
+    steps_text: str,
+    out: Path,
+    overrides: Sequence[str],
+    jobs: int,
+    executor: Executor,
+    as_json: bool,
+) -> int:
+    """Exit code: 0 done, 1 a run failed to execute or to be measured, 130 interrupted."""
+    began = time.monotonic()
+    steps = sorted(set(step_numbers(steps_text)))
+    sweep = one(config, overrides)
+    plan = probe_plan(sweep, steps)
+    for note in plan.notes:
+        say(f"note: {note}")
+    decays = {point.config.train.schedule for point in sweep.points} - {"constant"}
+    if decays:
+        say(f"note: train.schedule {', '.join(sorted(decays))}: these steps stand before any decay")
+    folder = plan.folder(out)
+    try:
+        with interruptible() as interruption, ExitStack() as locks:
+            locks.enter_context(locked(folder))
+            todo = [run for run in plan.runs if not is_done(run, folder / "runs" / run.name)]
+            what = f"{amount(len(plan.runs), 'run')} of {amount(max(steps) + 1, 'step')}"
+            say(f"{folder.name}: {what}, {len(todo)} to train")
+            failed = failed_in(plan, out, todo, jobs, executor, interruption)
+            unmeasured = measure(plan, out, jobs, [run.name for run in todo], [TABLE])
+            rows = list(probe_rows(plan, out, steps))
+            _write(folder / "lab" / "probe.csv", rows)
+    except KeyboardInterrupt:
+        say("interrupted: what is finished is kept; the same command goes on")
+        return INTERRUPTED
+    results, axes = load(folder), list(plan.sweep.axes)
+    plain = [asdict(row) for row in rows]
+    laws = judged(results.runs, plan.sweep.name, axes, plain)
+    cells = profiles(results.runs, plan.sweep.name, axes, plain, steps)
+    pictures, undrawn = _draw(
+        results, plan, folder, steps, any(law.law.exponent is not None for law in laws)
+    )
+    if as_json:
+        _print_json(plan, steps, plain, cells, laws)
+    else:
+        _print_tables(plan, steps, cells, laws)
+        print(folder / "lab" / "probe.csv", *pictures, sep="\n")
+        print(f"{time.monotonic() - began:.0f} s")
+    if failed:
+        say(f"{amount(len(failed), 'run')} failed; error.txt in each folder says why")
+    return 1 if failed or unmeasured or undrawn else 0
+
+
+def _write(path: Path, rows: Sequence[ProbeRow]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    found = [line(asdict(row).values()) for row in rows]
+    write_atomically(path, line(header(ProbeRow)) + "".join(found))
+
+
+def _draw(
+    results: Results, plan: Plan, folder: Path, steps: Sequence[int], laws: bool
+) -> tuple[list[Path], list[str]]:
+    """The pictures, and what could not be drawn."""
+    os.environ["MPLBACKEND"] = "Agg"  # matplotlib fails at import where it names no backend
+    from ..present.plots import plot_sweep
+
+    undrawn: list[str] = []
+    written = plot_sweep(
+        results.runs,
+        results.steps(),
+        results.layers(),
+        list(plan.sweep.axes),
+        folder / "plots",
+        name=plan.sweep.name,
+        kinds=[*PICTURES, *["laws"] * laws],
+        formats=("png",),
+        at_steps=steps,
+        warn=undrawn.append,
+    )
+    for text in undrawn:
+        say(text)
+    return written, undrawn
+
+
+def _print_json(
+    plan: Plan,
+    steps: Sequence[int],
+    rows: Sequence[dict[str, Any]],
+    cells: Sequence[Profile],
+    laws: Sequence[Judged],
+) -> None:
+    whole = {
+        "schema": 1,
+        "name": plan.sweep.name,
+        "steps": list(steps),
+        "runs": list(rows),
+        "cells": [cell.plain() for cell in cells],
+        "laws": [law.plain() for law in laws],
+    }
+    print(strict_json(whole), end="")
+
+
+def _print_tables(
+    plan: Plan, steps: Sequence[int], cells: Sequence[Profile], laws: Sequence[Judged]
+) -> None:
+    from rich.console import Console
+
+    from ..present.probe import sheets
+
+    console = Console(highlight=False)
+    for sheet in sheets(plan.sweep.name, cells, laws, steps):
+        console.print(sheet)
