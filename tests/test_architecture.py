@@ -13,7 +13,8 @@ PACKAGE = Path(__file__).parent.parent / "lnexp"
 OPEN = {
     "errors", "lines", "console", "files", "rows", "yamlfile", "yamlwords", "yamldump", "config",
     "settings", "complaints", "foreign", "rules", "naming", "overrides", "draft", "sweep", "seeds",
-    "shipped", "claimspec", "claimparse", "claimlog", "labrows", "ends", "options", "__version__",
+    "shipped", "claimspec", "claimparse", "claimlog", "labrows", "proberow", "ends",
+    "options", "__version__",
 }  # fmt: skip
 ALLOWED = {
     "markov": set(),

@@ -70,7 +70,7 @@ def runs_of(frame: pd.DataFrame, sweep: str) -> list[Run]:
         found.append(
             Run(
                 name=said["run"],
-                folder=Path(said["folder"]),
+                folder=Path(said["folder"] or ""),
                 seed=(said["seed_init"], said["seed_data"]),
                 settings=own,
                 canonical=canonical(own),

@@ -14,8 +14,8 @@ from ..analysis.probe import Profile, judged, profiles
 from ..console import say
 from ..lab.measure import measure
 from ..lab.probe import TABLE, probe_plan, probe_rows
-from ..labrows import ProbeRow
 from ..lines import amount
+from ..proberow import ProbeRow
 from ..rows import header, line
 from ..runs.execute import is_done, locked
 from ..runs.interrupt import interruptible

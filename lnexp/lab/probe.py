@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 
 from ..analysis.reach import FORMATS, depths, trend
-from ..labrows import ProbeRow
+from ..proberow import ProbeRow
 from ..rows import Part, header
 from ..runs.plan import Plan, PlannedRun
 from ..runs.rundir import read_status

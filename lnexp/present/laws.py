@@ -18,12 +18,13 @@ from matplotlib.figure import Figure
 from lnexp.analysis.claimunits import Run, runs_of
 from lnexp.analysis.laws import DEPTH, Law, by_cell, laws_for, slopes_of
 from lnexp.analysis.spread import mean_interval
+from lnexp.lines import amount
 from lnexp.present.frames import measured, over_seeds
 from lnexp.present.grid import setting_text, value_text
 from lnexp.present.page import legend_beside, page
 from lnexp.present.panels import draw_range, wrapped
 from lnexp.present.scale import scale_for
-from lnexp.present.style import GREY, palette, plain, shades
+from lnexp.present.style import GREY, palette, plain, say, shades
 from lnexp.present.subject import FACETS, Sweep, cut, nothing
 
 WHAT = "theory and measurement at step 0"
@@ -45,10 +46,20 @@ class Panel:
     title: str
     x: str
     y: str
-    frame: pd.DataFrame  # run, series, x, value
+    points: Sequence[tuple]  # run, series, x, value
     laws: Mapping[str, Law]  # series -> law
     words: Mapping[str, str]  # series -> what its legend says of it
     ordered: bool  # series are depths
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """run, series, x, value: the finite ones."""
+        rows = [point for point in self.points if np.isfinite(point[-1])]
+        return pd.DataFrame(rows, columns=["run", "series", "x", "value"])
+
+    @property
+    def broken(self) -> set[str]:
+        return {point[0] for point in self.points if not np.isfinite(point[-1])}
 
 
 def lacks_laws(sweep: Sweep) -> str:
@@ -63,14 +74,21 @@ def picture(sweep: Sweep) -> Figure:
     fig, axes = page(len(shown), 1, 8.5, 3.2)
     for panel, ax in zip(shown, axes[:, 0], strict=True):
         _draw(panel, ax)
-    return sweep.title(fig, WHAT, HELP, cut(len(shown), len(panels), "panels"))
+    bad = {run for panel in panels for run in panel.broken}
+    lost = f"{amount(len(bad), 'run')} with a NaN or Inf at step 0: no point there." if bad else ""
+    return sweep.title(fig, WHAT, HELP, lost, cut(len(shown), len(panels), "panels"))
 
 
 def _draw(panel: Panel, ax: Axes) -> None:
-    scale = scale_for(panel.frame["value"].to_numpy(dtype=float), "log")
-    names = list(dict.fromkeys(panel.frame["series"]))
+    frame = panel.frame
+    ax.set(xlabel=panel.x, ylabel=panel.y, title=plain(panel.title))
+    if not len(frame):
+        say(ax, "not finite in any run")
+        return
+    scale = scale_for(frame["value"].to_numpy(dtype=float), "log")
+    names = list(dict.fromkeys(frame["series"]))
     colours = shades(names) if panel.ordered else palette(names)
-    curves = over_seeds(panel.frame, ["series", "x"])
+    curves = over_seeds(frame, ["series", "x"])
     for name, rows in curves.groupby("series", sort=False):
         rows = rows.sort_values("x")
         draw_range(rows, "x", ax, scale, colours[name], "-", wrapped(panel.words[name]))
@@ -80,11 +98,10 @@ def _draw(panel: Panel, ax: Axes) -> None:
         words = f"expected slope {law.exponent:g} ({law.source})"
         _expected(rows, law, ax, GREY if panel.ordered else colours[name], wrapped(words))
     ax.set_xscale("log")
-    at = sorted(set(panel.frame["x"]))
+    at = sorted(set(frame["x"]))
     ticks = at if len(at) <= 8 else [n for n in (1, 3, 10, 30, 100, 300, 1000, 3000) if n <= at[-1]]
     ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     ax.minorticks_off()
-    ax.set(xlabel=panel.x, ylabel=panel.y, title=plain(panel.title))
     scale.dress(ax)
     legend_beside(ax)
 
@@ -100,11 +117,11 @@ def _expected(rows: pd.DataFrame, law: Law, ax: Axes, colour: str, label: str) -
 
 def _panels(sweep: Sweep) -> list[Panel]:
     layers = sweep.layers
-    if "sweep" not in sweep.runs or not len(layers) or "act_rms" not in layers:
+    if not len(sweep.runs) or not len(layers) or "act_rms" not in layers:
         return []
     start = layers.loc[(layers["step"] == 0).to_numpy()]
     read = set(start["run"].astype(object))
-    runs = [run for run in runs_of(sweep.runs, sweep.name) if run.name in read]
+    runs = [run for run in runs_of(sweep.runs, sweep.runs["sweep"].iloc[0]) if run.name in read]
     groups = by_cell(runs, [axis for axis in sweep.axes if axis != DEPTH])
     stream = measured(start, "act_rms", ["run", "layer", "part"])
     return [*_over_depth(start, groups), *_over_blocks(stream, groups)]
@@ -130,11 +147,12 @@ def _over_depth(start: pd.DataFrame, groups: Groups) -> list[Panel]:
         def last(run: Run) -> float | None:
             return values.get((run.name, run.settings[DEPTH] - 1))
 
-        laws[name], words[name] = law, f"{name}: {_slope(slopes_of(members, last))}"
-        points += [(run.name, name, run.settings[DEPTH], last(run)) for run in members]
-    frame = _frame(points)
+        found = [(run.name, name, run.settings[DEPTH], last(run)) for run in members]
+        if there := [point for point in found if point[-1] is not None]:
+            points += there
+            laws[name], words[name] = law, f"{name}: {_slope(slopes_of(members, last))}"
     title = "gradient norm of the last block's W2"
-    return [Panel(title, "blocks N", "gradient norm", frame, laws, words, False)] if laws else []
+    return [Panel(title, "blocks N", "gradient norm", points, laws, words, False)] if laws else []
 
 
 PROFILES: dict[str, tuple[str, Callable[[np.ndarray, float], np.ndarray]]] = {
@@ -159,13 +177,12 @@ def _over_blocks(stream: pd.DataFrame, groups: Groups) -> list[Panel]:
             y = of(rows["value"].to_numpy(dtype=float), float(embed.get(run, np.nan)))
             name = f"depth {depths[run]}"
             points += [(run, name, x + 1, v) for x, v in zip(rows["layer"], y, strict=True)]
-        frame = _frame(points)
-        if not len(frame):
+        if not points:
             continue
         order = {f"depth {depth}": depth for depth in depths.values()}
-        frame = frame.sort_values("series", key=lambda s: s.map(order), kind="stable")
+        points.sort(key=lambda point: order[point[1]])
         laws, words = dict.fromkeys(order, law), {name: name for name in order}
-        found.append(Panel(f"{_name(cell)}: {what}", "block l", what, frame, laws, words, True))
+        found.append(Panel(f"{_name(cell)}: {what}", "block l", what, points, laws, words, True))
     return found
 
 
@@ -175,11 +192,6 @@ def _law(members: Sequence[Run], fits: Callable[[Law], bool]) -> Law | None:
         if law.exponent is not None and fits(law):
             return law
     return None
-
-
-def _frame(points: Sequence[tuple]) -> pd.DataFrame:
-    rows = [point for point in points if point[-1] is not None and np.isfinite(point[-1])]
-    return pd.DataFrame(rows, columns=["run", "series", "x", "value"])
 
 
 def _slope(slopes: Sequence[float | None]) -> str:

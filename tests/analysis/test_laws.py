@@ -6,7 +6,7 @@ import pytest
 
 from lnexp.analysis.claimunits import Run
 from lnexp.analysis.laws import LAWS, by_cell, judge, laws_for, slopes_of
-from lnexp.labrows import ProbeRow
+from lnexp.proberow import ProbeRow
 from lnexp.rows import header
 from lnexp.rules import DEFAULTS, canonical
 

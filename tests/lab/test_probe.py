@@ -13,7 +13,7 @@ from lnexp.commands import probe as command
 from lnexp.lab.probe import probe_plan
 from lnexp.lab.skip import sampled_skip, skip, spread_blocks
 from lnexp.lab.subject import Subject
-from lnexp.labrows import ProbeRow
+from lnexp.proberow import ProbeRow
 from lnexp.rows import header
 from lnexp.runs import local
 from lnexp.sweep import load_sweep

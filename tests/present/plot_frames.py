@@ -28,7 +28,7 @@ MEASURED = (
 )  # fmt: skip
 READ = (
     "grad_norm", "weight_norm", "update_norm", "act_rms", "stream_grad_rms", "token_cosine",
-    "norm_input_rms",
+    "norm_input_rms", "branch_to_stream", "attn_logit_max", "eps_floor_fraction",
 )  # fmt: skip
 
 
@@ -81,7 +81,8 @@ class Made:
     def _part(self, run: str, step: int, layer: int, part: str, norm: float) -> None:
         """Weights of norm 1, updates a hundredth of the gradient; the stream is as the gradient."""
         update = norm / 100 if np.isfinite(norm) else None
-        stream = [norm, norm / 10, min(norm, 1.0), norm] if self.full else [None] * 4
+        branch = [norm, norm, min(norm, 1.0)]
+        stream = [norm, norm / 10, min(norm, 1.0), norm, *branch] if self.full else [None] * 7
         self.layers.append((run, step, layer, part, norm, 1.0, update, *stream))
 
     def frames(self) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, list[str]]:

@@ -61,17 +61,18 @@ MADE = {
 
 
 KNOBS = ["lr", "eps"]
+STREAM = ["stream_by_layer", "matrix_by_layer", "branch_by_layer"]
 LAYERS = ["gradient_by_layer", "gradient_heat", "gradient_over_steps", "update_ratio"]
 CANNOT = {
-    "quickstart": ["stream_by_layer", *KNOBS],
+    "quickstart": [*STREAM, "laws", *KNOBS],
     "four fates": [],
     "all NaN": ["update_ratio"],
     "all zero": [],
     "all NaN in one step": ["update_ratio"],
-    "mixed": ["stream_by_layer", *KNOBS],
-    "one step, one block": ["stream_by_layer", *KNOBS, "phase"],
-    "level off": [*LAYERS, "stream_by_layer", *KNOBS, "phase"],
-    "no runs": [*LAYERS, "stream_by_layer", *KNOBS, "phase"],
+    "mixed": [*STREAM, "laws", *KNOBS],
+    "one step, one block": [*STREAM, "laws", *KNOBS, "phase"],
+    "level off": [*LAYERS, *STREAM, "laws", *KNOBS, "phase"],
+    "no runs": [*LAYERS, *STREAM, "laws", *KNOBS, "phase"],
 }
 
 
@@ -184,7 +185,7 @@ def test_nothing_but_nan_or_zero_is_a_picture_that_says_so(kind):
     told = ("NaN", "nonfinite", "0 of 1 run finite", "0 of 2 runs finite", "no update was read")
     assert any(word in nans for word in told), nans
     zeros = words(draw(plot_frames.alike(0.0), kind))
-    if kind in LAYERS or kind in ("gradient_ratio", "stream_by_layer"):
+    if kind in LAYERS or kind in ("gradient_ratio", *STREAM):
         assert "exactly 0" in zeros
 
 
@@ -198,6 +199,8 @@ FATES = {
     "gradient_ratio": ("X", ["1 NaN", "not finite", "exactly 0"]),
     "update_ratio": ("", [*BORN, "no reading", "exactly 0"]),
     "stream_by_layer": ("X", [*BORN, "not finite", "exactly 0"]),
+    "matrix_by_layer": ("X", [*BORN, "not finite", "exactly 0"]),
+    "branch_by_layer": ("X", [*BORN, "not finite", "exactly 0"]),
     "end_gap": ("X^", ["1 NaN", "1 Inf", "not finite"]),
     "lr": ("X^d", ["1 NaN", "1 Inf", "not finite or unstable", "unstable from 0 on"]),
     "eps": ("X^", ["1 NaN", "1 Inf", "not finite", "nonfinite: 2 runs", "stalled within 40 steps"]),
@@ -207,8 +210,9 @@ FATES = {
 }
 
 
-@pytest.mark.parametrize("kind", PICTURES)
+@pytest.mark.parametrize("kind", FATES)
 def test_all_four_fates_are_in_every_picture(kind):
+    assert set(PICTURES) - set(FATES) == {"laws"}  # of single steps before any fate
     figure = draw(plot_frames.four_fates("train.lr", "model.eps"), kind)
     text = words(figure)
     marks = {
