@@ -34,7 +34,7 @@ def write_made(made: Made, sweep: Path, question: str = "Which fate?") -> Path:
         ]
         layers = [
             LayerRow(s, layer, part, float(norm))
-            for name, s, layer, part, norm in made.layers
+            for name, s, layer, part, norm, *_ in made.layers
             if name == run
         ]
         bad, settings = row["first_bad_step"], {"model.depth": depth}
