@@ -1,6 +1,7 @@
 """The pictures of docs/gallery.md, one of each kind, from sweeps that were run.
 
-    lnexp run quickstart nan_100_layers lessons/L4_fair lessons/L6 lessons/L16
+    lnexp run quickstart nan_100_layers lessons/L4_fair lessons/L6 lessons/L16 \
+        papers/xiong_init
     python scripts/gallery.py results
 
 Colours are cut to a palette, which makes a file a third as large.
@@ -26,6 +27,9 @@ SWEEPS = {
     "gradient_ratio": "quickstart",
     "update_ratio": "quickstart",
     "stream_by_layer": "L16",
+    "matrix_by_layer": "L16",
+    "branch_by_layer": "L16",
+    "laws": "xiong_init",
     "end_gap": "quickstart",
     "lr": "L4_fair",
     "eps": "L6",

@@ -24,7 +24,7 @@ FORMATS: dict[str, tuple[float, float]] = {
 DEEPEST = 10**6  # no depth above is predicted
 # Least change over all blocks, and least R2, of a law.
 LEAST_CHANGE: dict[Law, float] = {"exponential": log(10), "power": log(1.5)}
-LEAST_R2: dict[Law, float] = {"exponential": 0.9, "power": 0.5}
+LEAST_R2: dict[Law, float] = {"exponential": 0.9, "power": 0.8}
 BETTER = 0.5  # exponential: its squared residuals are below this share of the power law's
 
 

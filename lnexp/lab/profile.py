@@ -81,7 +81,8 @@ def figures(reading: Reading, depth: int, sums: bool) -> dict[str, Any]:
     rms_exponent, rms_r2 = power(at, blocks)
     growth = ratio(blocks[-1], start)
     gradients = [
-        _total(column("grad_norm", [(layer, "attn"), (layer, "mlp")])) for layer in (0, depth - 1)
+        _total(column("grad_norm", [(layer, part) for part in (*HALVES, "norm")]))
+        for layer in (0, depth - 1)
     ]
     matrix = {
         part: ratio(*column("grad_norm", [(0, part), (depth - 1, part)])) for part in ("wq", "w2")

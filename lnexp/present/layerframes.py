@@ -54,7 +54,10 @@ def sublayer(column: str, part: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
     def values(layers: pd.DataFrame) -> pd.DataFrame:
         rows = measured(layers, column, ["run", "step", "layer", "part"])
         rows = rows[rows["part"].isin([part, "embed", "norm", "head"])]
-        # A norm and the head behind it are one place: the first of them that was read.
+        # Of a block this part, not its norms; a norm and the head behind it are one place: the
+        # first of them that was read.
+        own = (rows["part"] == part).to_numpy(dtype=bool)
+        rows = pd.concat([rows[own], rows[~own]])
         rows = rows.drop_duplicates(["run", "step", "layer"])
         return rows[["run", "step", "layer", "value"]].reset_index(drop=True)
 

@@ -176,12 +176,12 @@ def trend_text(reach: Reach) -> str:
 
 def depth_text(reach: Reach, kind: str) -> str:
     """'21', '19 .. 22', '19 .. 22 in 3 of 5': of the runs that get there."""
-    if not reach.agree or reach.law not in ("exponential", "power"):
-        return "-"
     depths = reach.depths[kind]
     known = [depth for depth in depths if depth is not None]
-    if not known:
-        return "none below 10^6"
+    if not reach.agree:
+        return "-"
+    if not known:  # of an unclear trend there are those that were measured
+        return "none below 10^6" if reach.law in ("exponential", "power") else "-"
     low, high = min(known), max(known)
     text = str(low) if low == high else f"{low} .. {high}"
     return text if len(known) == len(depths) else f"{text} in {len(known)} of {len(depths)}"

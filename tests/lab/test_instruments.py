@@ -190,6 +190,13 @@ def test_figures_of_a_stream_whose_variance_grows_by_one_a_block():
     assert f["token_cosine_last"] == pytest.approx(0.5)
 
 
+def test_the_ratio_of_two_blocks_counts_their_norms_as_runs_csv_does():
+    read = reading(6, lambda block: 1 + block)
+    read[0, "norm"], read[6, "norm"] = {"grad_norm": sqrt(14)}, {"grad_norm": 99.0}
+    f = figures(read, 6, sums=False)  # sqrt(3^2 + 3^2 + 14) over sqrt(4^2 + 4^2)
+    assert f["grad_ratio"] == pytest.approx(1)
+
+
 def test_the_path_by_the_identity_is_one_over_what_each_norm_reads():
     f = figures(reading(4, lambda block: 1.0), 4, sums=True)
     assert f["identity_path"] == pytest.approx(1.25**-8)

@@ -10,6 +10,7 @@ from rich.console import Console
 from lnexp.analysis.probe import Reach
 from lnexp.analysis.spread import Spread, spread
 from lnexp.present import laws
+from lnexp.present.layerframes import sublayer
 from lnexp.present.page import house_style
 from lnexp.present.probe import cell_sheet, depth_text, spread_text, trend_text
 from lnexp.present.subject import Sweep
@@ -99,3 +100,13 @@ def test_a_cell_without_a_reading_says_so():
     out = StringIO()
     Console(file=out, width=80).print(cell_sheet("s", empty, [0], []))
     assert "s: none (2 runs)" in out.getvalue() and "no reading" in out.getvalue()
+
+
+def test_a_matrix_has_its_own_gradient_and_not_that_of_its_blocks_norms():
+    rows = [("r", 0, -1, "embed", 9.0), ("r", 0, 0, "norm", 5.0), ("r", 0, 0, "wq", 1.0),
+            ("r", 0, 0, "w2", 2.0), ("r", 0, 1, "norm", 7.0), ("r", 0, 1, "head", 8.0)]  # fmt: skip
+    frame = pd.DataFrame(rows, columns=["run", "step", "layer", "part", "grad_norm"])
+    frame["part"] = frame["part"].astype("category")  # as tables from disk have it
+    for part, own in (("wq", 1.0), ("w2", 2.0)):
+        found = sublayer("grad_norm", part)(frame).set_index("layer")["value"]
+        assert found.to_dict() == {-1: 9.0, 0: own, 1: 7.0}
