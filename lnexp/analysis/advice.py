@@ -205,7 +205,9 @@ def _warming_up(case: Case) -> Advice:
 
 
 def _too_slow(case: Case) -> Advice:
-    because, lr = case.causes["too_slow"].evidence, float(case.settings["train.lr"])
+    because, lr = case.causes["too_slow"].evidence, case.settings.get("train.lr")
+    if not lr:  # not known of an imported run
+        return
     if "moved" not in because:
         yield Suggestion("train.lr", larger(lr, 3.0), because)
         return
@@ -255,7 +257,7 @@ def _longer(case: Case) -> Advice:
         return
     steps = len(case.steps)
     yield Suggestion("train.steps", 2 * max(steps, 10), f"{case.judgement.reason}; {steps} steps")
-    if case.settings["measure.level"] == "light":
+    if case.settings.get("measure.level") == "light":
         because = "the cosine between tokens was not measured, so rank collapse is not ruled out"
         yield Suggestion("measure.level", "full", because)
 

@@ -49,7 +49,8 @@ class Case:
 
     @property
     def depth(self) -> int:
-        return int(self.settings["model.depth"])
+        """0: not known (an imported run)."""
+        return int(self.settings.get("model.depth", 0))
 
     @property
     def all_frozen(self) -> bool:

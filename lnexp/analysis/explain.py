@@ -148,12 +148,14 @@ def _plateau(case: Case) -> str:
 def _learned(case: Case) -> str:
     first, end = case.figures["first_loss"], case.figures["end_loss"]
     gap = case.figures["end_gap"]
-    assert first is not None and end is not None and gap is not None
+    assert first is not None and end is not None
     warnings = [name for name in ("frozen", "adam_underflow") if name in case.causes]
     healthy = "It learned, with a warning" if warnings else "Healthy, it learned"
-    says = (
-        f"loss {text(first)} -> {text(end)}, {text(-gap)} nats below guessing by letter frequency"
-    )
+    beside = "no baseline to compare it with"
+    if gap is not None:
+        named = "the baseline given" if "imported" in case.env else "guessing by letter frequency"
+        beside = f"{text(-gap)} nats below {named}"
+    says = f"loss {text(first)} -> {text(end)}, {beside}"
     return "; ".join([f"{healthy}: {says}", *(case.causes[w].evidence for w in warnings)]) + "."
 
 
@@ -176,15 +178,18 @@ def _evidence(case: Case) -> Iterator[tuple[str, str, str]]:
 
 def _losses(case: Case) -> Iterator[tuple[str, str, str]]:
     first, end, gap = (case.figures.get(n) for n in ("first_loss", "end_loss", "end_gap"))
-    if first is None or end is None or gap is None:
+    if first is None or end is None:
         return
+    imported = "imported" in case.env
+    names = {"ln_v": "ln V", "h1": "baseline" if imported else "letter frequencies"}
     levels = ", ".join(
         f"{words} {text(case.env[key])}"
-        for key, words in (("ln_v", "ln V"), ("h1", "letter frequencies"), ("floor", "floor"))
-        if key in case.env
+        for key, words in {**names, "floor": "floor"}.items()
+        if case.env.get(key) is not None
     )
-    yield "loss", f"{text(first)} at the start, {text(end)} at the end ({levels})", ""
-    if isfinite(gap):
+    says = f"{text(first)} at the start, {text(end)} at the end"
+    yield "loss", f"{says} ({levels or 'no baseline'})", ""
+    if gap is not None and isfinite(gap) and not imported:
         bar = -LEARNED * (case.env["h1"] - case.env["floor"])
         says = f"{text(gap)}, learned below {text(bar)}"
         yield "gap", says, "Loss minus that of letter frequencies."
@@ -247,6 +252,8 @@ def chain_words(row: dict[str, Any], depth: int) -> str:
 
 def _unknown(case: Case) -> Iterator[str]:
     level, status = case.settings.get("measure.level"), case.outcome.status
+    if "imported" in case.env:
+        yield "The model and its settings: this run is a log of another tool."
     if status == "pending" or not len(case.steps):
         return
     if level == "off":
@@ -259,4 +266,4 @@ def _unknown(case: Case) -> Iterator[str]:
         done = len(case.readings("grad_norm"))
         yield f"What led to it: {done} readings before it show nothing unusual, or are too few."
     if case.judgement.verdict in ("stalled", "plateau", "too_short", "learned", "spiked", "lost"):
-        yield f"What comes after {len(case.steps)} steps."
+        yield f"What comes {case.judgement.horizon.replace('within', 'after')}."

@@ -97,9 +97,10 @@ class Movement:
         read = int((~np.isnan(weights)).sum())
         if not read or np.isnan(updates).all():
             return None
-        whole = float(np.nansum(updates)) * len(steps) / read
+        done = int(steps["step"].iloc[-1] - steps["step"].iloc[0]) + 1  # a log may leave some out
+        whole = float(np.nansum(updates)) * done / read
         start = float(weights[~np.isnan(weights)][0])
-        return cls(len(steps), whole / start if start else inf, read == len(steps))
+        return cls(done, whole / start if start else inf, read == done)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import isfinite, isinf
+from math import inf, isfinite, isinf
 from typing import Any
 
 import numpy as np
@@ -75,7 +75,7 @@ GROWING = {
 
 
 def gentler(case: Case, because: str) -> Advice:
-    lr, warmup = float(case.settings["train.lr"]), int(case.settings["train.warmup"])
+    lr, warmup = float(case.settings.get("train.lr", 0)), case.settings.get("train.warmup", 0)
     if lr > 0:
         yield Suggestion("train.lr", rounded(lr / 3), because)
     yield Suggestion("train.warmup", max(100, 2 * warmup), because)
@@ -84,7 +84,7 @@ def gentler(case: Case, because: str) -> Advice:
 def clip(case: Case, because: str) -> Advice:
     """At the norm that was usual, where the largest was far above it."""
     norms = case.readings("grad_norm")
-    if len(norms) and isinf(case.settings["train.clip"]):
+    if len(norms) and isinf(case.settings.get("train.clip", inf)):
         usual, largest = float(np.median(norms)), float(norms.max())
         if 0 < usual < USELESS_CLIP and largest > 10 * usual:
             figures = f"gradient norm {text(largest)} at its largest, {text(usual)} as a rule"

@@ -132,7 +132,10 @@ def read_autopsy(folder: Path) -> tuple[Autopsy | None, list[str]]:
 
 
 def read_config(folder: Path) -> tuple[dict[str, Any], dict[str, int]]:
-    """Every setting by its dotted name (a later version's new key has its default), and seeds."""
+    """Every setting by its dotted name (a later version's new key has its default), and seeds.
+
+    Of an imported run only what its log says: nothing has a default.
+    """
     path = folder / "config.yaml"
     try:
         nested = yaml.load(path.read_bytes(), Loader=YAML)
@@ -147,7 +150,8 @@ def read_config(folder: Path) -> tuple[dict[str, Any], dict[str, int]]:
         raise BrokenRun(f"{path}: {problem.strerror}") from None
     except (yaml.YAMLError, AttributeError, TypeError, ValueError, KeyError):
         raise BrokenRun(f"{path}: not the config of a run") from None
-    return DEFAULTS | {key: value for key, value in flat.items() if key in DEFAULTS}, seeds
+    known = {key: value for key, value in flat.items() if key in DEFAULTS}
+    return known if "imported" in nested else DEFAULTS | known, seeds
 
 
 def read_outcome(folder: Path) -> Outcome | None:

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from lnexp.analysis.autopsy import Autopsy
+from lnexp.analysis.baseline import Baseline, constant_baseline
 from lnexp.analysis.causes import (
     Cause,
     Seen,
@@ -49,9 +50,9 @@ DECIDED = (*FAILURES, "spiked", "learned")
 class Facts:
     """What config.yaml and env.json say that a verdict depends on."""
 
-    ln_v: float
-    h1: float
-    floor: float  # H2, or the exact entropy rate
+    ln_v: float | None  # None, as h1 and floor: not known of an imported run
+    h1: float | None
+    floor: float | None  # H2, or the exact entropy rate
     depth: int
     lr: float
     warmup: int = 0
@@ -59,14 +60,18 @@ class Facts:
     tensors: int | None = None
     gains: int | None = None  # learned norm gains
 
-    @property
-    def bar(self) -> float:
-        """The end gap below which a run has learned."""
-        return -LEARNED * (self.h1 - self.floor)
+    def baseline(self, loss: np.ndarray, unigram_loss: np.ndarray) -> Baseline:
+        """Of the steps that have both, or (an imported run) of all that have a loss."""
+        if self.h1 is None or self.floor is None:
+            return constant_baseline(loss, self.h1)
+        return Baseline(unigram_loss, self.h1, -LEARNED * (self.h1 - self.floor))
 
     @classmethod
     def of(cls, settings: dict[str, Any], env: dict[str, Any]) -> "Facts":
         """From dotted settings and env.json; KeyError or ValueError where one is missing."""
+        if "imported" in env:
+            lr, h1 = settings.get("train.lr"), env.get("h1")
+            return cls(None, None if h1 is None else float(h1), None, depth=0, lr=float(lr or 0))
         scale, precision = settings["train.loss_scale"], settings["train.precision"]
         tensors, norms = env.get("tensors"), env.get("norms")
         return cls(
@@ -122,10 +127,12 @@ def judge(
     """Verdict, causes and key numbers of one run. A verdict needs a finished process."""
     losses, levels = column(steps, "loss"), column(steps, "unigram_loss")
     loss = numbers(losses)[losses.notna()]
-    both = (losses.notna() & levels.notna()).to_numpy()
-    level = numbers(levels)[both]
+    compared = losses.notna() & (levels.notna() | (facts.floor is None))
+    both = compared.to_numpy(dtype=bool)
+    at = column(steps, "step").to_numpy()[both]
+    baseline = facts.baseline(numbers(losses)[both], numbers(levels)[both])
     with np.errstate(invalid="ignore"):  # inf - inf is NaN, and may be
-        gap = numbers(losses)[both] - level
+        gap = numbers(losses)[both] - baseline.level
     gradients = Gradients.of(layers, facts.depth)
     origin = find_origin(steps, events, outcome.first_bad_step, facts.dynamic_scaling)
     done = len(steps) if outcome.steps_done is None else outcome.steps_done
@@ -133,7 +140,7 @@ def judge(
         "first_bad_step": None if origin is None else origin.step,
         "first_loss": float(loss[0]) if len(loss) else None,
         "end_loss": end_value(loss),
-        "end_gap": end_value(gap),
+        "end_gap": end_value(gap) if baseline.given else None,
         "grad_ratio_step0": gradients.ratio_step0,
         "grad_ratio_end": gradients.ratio_end,
         "update_ratio_end": gradients.update_ratio_end,
@@ -141,7 +148,7 @@ def judge(
         "steps_done": done,
         "seconds": outcome.seconds,
     }
-    horizon = f"within {len(steps)} steps"
+    horizon = f"within {done} steps"
     if outcome.status != "finished":
         return Judgement("", outcome.error or "", [], figures, horizon)
     lr = numbers(column(steps, "lr"))
@@ -157,15 +164,15 @@ def judge(
         warmup=facts.warmup,
         peak_lr=facts.lr,
         highest_lr=float(np.nanmax(lr)) if (~np.isnan(lr)).any() else float("nan"),
-        falling=fall(gap) > FALLING * facts.h1,
+        falling=fall(gap) > FALLING * baseline.scale,
         origin=origin,
         gains_unmoved=all_gains(outcome.unmoved, facts.gains),
         movement=Movement.of(steps),
         underflow=Underflow.of(events, outcome.adam_underflowed, outcome.adam_below_eps),
         autopsy=autopsy,
-        **({"fit": slope(np.arange(half), gap[-half:], level[-half:])} if half and finite else {}),
+        **({"fit": slope(at[-half:], gap[-half:], baseline.level[-half:])} if half and finite else {}),
     )
-    verdict, reason = _first_rule_that_fits(loss, gap, facts, seen)
+    verdict, reason = _first_rule_that_fits(loss, gap, at, facts, baseline, seen)
     return Judgement(verdict, reason, causes(verdict, seen), figures, horizon)
 
 
@@ -177,38 +184,55 @@ def fall(gap: np.ndarray) -> float:
 
 
 def _first_rule_that_fits(
-    loss: np.ndarray, gap: np.ndarray, facts: Facts, seen: Seen
+    loss: np.ndarray,
+    gap: np.ndarray,
+    at: np.ndarray,
+    facts: Facts,
+    baseline: Baseline,
+    seen: Seen,
 ) -> tuple[str, str]:
+    """`at`: the step of each gap."""
     if seen.origin is not None:
         return "nonfinite", ""
-    if facts.h1 - facts.floor < NOTHING_TO_LEARN:
+    if facts.h1 is not None and facts.floor is not None:
         room = facts.h1 - facts.floor
-        return "nothing_to_learn", f"letter frequencies leave {text(room)} nat to learn"
+        if room < NOTHING_TO_LEARN:
+            return "nothing_to_learn", f"letter frequencies leave {text(room)} nat to learn"
     end_loss, end_gap = end_value(loss), end_value(gap)
     if end_loss is None or end_gap is None:
         return "too_short", "no step was recorded"
-    limit = DIVERGED * max(float(loss[0]), facts.ln_v)
+    limit = DIVERGED * max(float(loss[0]), facts.ln_v or 0.0)
     if end_loss > limit:
         return "diverged", f"end loss {text(end_loss)} above {text(limit)}"
-    bar = facts.bar
+    bar = baseline.bar
     if end_gap >= bar:
         best = running_median(gap, end_window(len(gap)))
         if len(best) and best.min() < bar:
-            at = int(best.argmin()) + end_window(len(gap)) - 1
-            return "lost", f"gap {text(best.min())} by step {at}, {text(end_gap)} at the end"
-        return _not_learned(gap, end_gap, bar, seen)
+            by = int(at[int(best.argmin()) + end_window(len(gap)) - 1])
+            name, low = baseline.words(best.min())
+            end = text(baseline.words(end_gap)[1])
+            return "lost", f"{name} {text(low)} by step {by}, {end} at the end{baseline.mark}"
+        return _not_learned(gap, end_gap, baseline, seen)
     jumps = spikes(gap)
     if jumps:
-        at, rise = max(jumps, key=lambda jump: jump[1])
-        return "spiked", f"gap jumped by {text(rise)} at step {at}"
+        index, rise = max(jumps, key=lambda jump: jump[1])
+        name, _ = baseline.words(0.0)
+        return "spiked", f"{name} jumped by {text(rise)} at step {at[index]}{baseline.mark}"
+    if not baseline.given:
+        return "learned", f"end loss {text(end_loss)}, first {text(loss[0])}{baseline.mark}"
     return "learned", ""
 
 
-def _not_learned(gap: np.ndarray, end_gap: float, bar: float, seen: Seen) -> tuple[str, str]:
+def _not_learned(
+    gap: np.ndarray, end_gap: float, baseline: Baseline, seen: Seen
+) -> tuple[str, str]:
+    name, end = baseline.words(end_gap)
     if len(gap) < FEWEST_STEPS:
         return "too_short", f"{len(gap)} steps only"
     if seen.falling and not all_frozen(seen):  # weights that never moved: luck of the batches
-        return "too_short", f"gap still fell by {text(fall(gap))} in the last quarter"
+        still = f"{name} still fell by {text(fall(gap))} in the last quarter"
+        return "too_short", still + baseline.mark
     if has_reason_to_stall(seen):
         return "stalled", ""
-    return "plateau", f"gap {text(end_gap)}, bar {text(bar)}"
+    bar = text(baseline.words(baseline.bar)[1])
+    return "plateau", f"{name} {text(end)}, bar {bar}{baseline.mark}"

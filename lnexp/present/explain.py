@@ -74,9 +74,14 @@ def horizon(case: Case) -> str:
         if ("train.steps" in settings)
         else f"{len(case.steps)} steps"
     )
+    origin = case.env.get("imported")
+    if isinstance(origin, dict):
+        words.append(f"imported from {origin.get('file')}")
+        steps = f"{len(case.steps)} rows {case.judgement.horizon}"
     seeds = f"seeds {case.seeds['seed_init']} (init) and {case.seeds['seed_data']} (data)"
     verdict = case.judgement.verdict or case.outcome.status
-    return f"{case.folder.resolve().name}: {verdict}, {', '.join([*words, steps, seeds])}"
+    told = [*words, steps, *([] if origin else [seeds])]
+    return f"{case.folder.resolve().name}: {verdict}, {', '.join(told)}"
 
 
 HELD = (

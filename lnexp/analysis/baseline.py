@@ -1,0 +1,33 @@
+"""What a loss is compared with: letter frequencies on the same letters where they are known, else
+one level that the user gives, else the run's own first loss."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+BELOW = 0.95  # of the level: where one level is all there is, an end loss below this is learning
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """loss - level is the gap that verdicts are made on."""
+
+    level: np.ndarray  # one a loss
+    scale: float  # H1, or the level in its place
+    bar: float  # the end gap below which a run has learned
+    given: bool = True  # False: the first loss stands in
+
+    @property
+    def mark(self) -> str:
+        return "" if self.given else " (no baseline)"
+
+    def words(self, gap: float) -> tuple[str, float]:
+        """A gap's name and figure; without a baseline the loss itself."""
+        return ("gap", gap) if self.given else ("loss", gap + self.scale)
+
+
+def constant_baseline(loss: np.ndarray, nats: float | None) -> Baseline:
+    """One level for all steps: `nats`, or (None) the first finite loss; learned below 0.95 of it."""
+    finite = loss[np.isfinite(loss)]
+    level = nats if nats is not None else float(finite[0]) if len(finite) else np.nan
+    return Baseline(np.full(len(loss), level), level, (BELOW - 1) * level, nats is not None)
