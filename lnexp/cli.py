@@ -9,6 +9,7 @@ import typer
 
 from . import __version__
 from .clilab import boundary, probe, rescue
+from .cliothers import export, import_, inspect
 from .console import say
 from .errors import UserError
 from .lines import one_line
@@ -167,6 +168,8 @@ def explain(
 
 for question in (probe, boundary, rescue):
     app.command()(guarded(question))
+for name, exchange in {"export": export, "import": import_, "inspect": inspect}.items():
+    app.command(name)(guarded(exchange))
 
 
 @app.command()

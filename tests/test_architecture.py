@@ -27,13 +27,17 @@ ALLOWED = {
     "lab": OPEN | {"data", "model", "measure", "train", "runs", "analysis"},
     "analysis": OPEN,
     "present": OPEN | {"analysis"},
+    "exchange": OPEN | {"analysis"},
     "progress": OPEN | {"runs"},
-    "commands": OPEN | {"data", "model", "train", "runs", "lab", "analysis", "present", "progress"},
+    "commands": OPEN
+    | {"data", "model", "measure", "train", "runs", "lab", "analysis", "present", "progress"}
+    | {"exchange"},
     "clilab": OPEN | {"commands"},
-    "cli": OPEN | {"commands", "sample", "clilab"},
+    "cliothers": OPEN | {"commands"},
+    "cli": OPEN | {"commands", "sample", "clilab", "cliothers"},
 }
 WRITING = {"data", "markov", "model", "measure", "train", "runs", "lab", "sample", "progress"}
-READING = {"analysis", "present"}
+READING = {"analysis", "present", "exchange"}
 
 
 def part(path: Path) -> str:
@@ -92,6 +96,9 @@ def test_one_idea_a_file(path):
         ("lnexp.commands.report", {"torch", "matplotlib", "bokeh"}),
         ("lnexp.present.report.page", {"torch"}),
         ("lnexp.present.plots", {"torch"}),
+        ("lnexp.commands.export", {"torch", "matplotlib"}),
+        ("lnexp.commands.import_", {"torch", "matplotlib"}),
+        ("lnexp.exchange.columns", {"torch", "pandas"}),
         ("lnexp.present.tables", {"torch"}),
         ("lnexp.train.loop", {"pandas", "matplotlib"}),
         ("lnexp.runs.execute", {"pandas", "matplotlib"}),

@@ -255,7 +255,7 @@ def _unstable(case: Case) -> Advice:
 def _longer(case: Case) -> Advice:
     if case.all_frozen or {"too_slow", "warming_up"} & set(case.causes):
         return
-    steps = len(case.steps)
+    steps = int(case.figures.get("steps_done") or len(case.steps))
     yield Suggestion("train.steps", 2 * max(steps, 10), f"{case.judgement.reason}; {steps} steps")
     if case.settings.get("measure.level") == "light":
         because = "the cosine between tokens was not measured, so rank collapse is not ruled out"

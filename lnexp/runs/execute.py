@@ -7,11 +7,8 @@ import json
 import os
 import shutil
 import signal
-import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager
-from datetime import datetime
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -19,7 +16,6 @@ from time import monotonic
 from traceback import format_exc
 from typing import Any
 
-from filelock import FileLock, Timeout
 from pebble import ProcessExpired
 
 from ..errors import UserError
@@ -28,6 +24,7 @@ from ..sweep import dump
 from ..yamlfile import read
 from .interrupt import Interruption
 from .local import Crew, Executor, local
+from .lock import locked
 from .plan import Plan, PlannedRun
 from .rundir import Status, last_row, read_status, strict_json, write_atomically
 from .worker import record_failure
@@ -49,41 +46,6 @@ def is_done(run: PlannedRun, folder: Path) -> bool:
     if status.status == "interrupted":
         return not enough and status.seconds >= run.config.train.max_seconds
     return enough or status.stopped
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """One process a sweep folder; a second start is told who holds it."""
-    lock, holder = FileLock(folder / ".lock"), folder / ".lock.json"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0.5)  # a reader asks for the lock for a moment, to see if it is held
-    except Timeout:
-        raise UserError(
-            f"{folder} is in use by {_holder(holder)}; wait, or write to another -o"
-        ) from None
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise UserError(f"{folder}: results cannot go there: {why}; write to another -o") from None
-    try:
-        me = {
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "since": datetime.now().isoformat(" ", "seconds"),
-        }
-        write_atomically(holder, strict_json(me))
-        yield
-    finally:
-        holder.unlink(missing_ok=True)
-        lock.release()
-
-
-def _holder(path: Path) -> str:
-    try:
-        who = json.loads(path.read_text(encoding="utf-8"))
-        return f"process {who['pid']} on {who['host']} since {who['since']}"
-    except (OSError, ValueError, KeyError):
-        return "another process"
 
 
 def write_index(plan: Plan, folder: Path, grows: bool = False) -> None:

@@ -1,0 +1,1 @@
+"""Logs of other tools in, results out. Free of torch."""

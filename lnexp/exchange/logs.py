@@ -1,0 +1,156 @@
+"""Training logs of other tools, read as they are: a dict a row, in the file's order.
+
+Free of torch and pandas.
+"""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lnexp.errors import UserError
+from lnexp.files import Unreadable, read_bytes
+from lnexp.lines import short
+
+
+@dataclass(frozen=True)
+class Entry:
+    line: int  # of the file; of a JSON document, the entry's number
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Log:
+    format: str
+    entries: list[Entry]
+    notes: list[str]
+
+    @property
+    def names(self) -> list[str]:
+        """Every name once, in the order of their first use."""
+        return list(dict.fromkeys(name for entry in self.entries for name in entry.values))
+
+
+def read_log(path: Path) -> Log:
+    """The first format that the text is in. UserError where it is none."""
+    try:
+        text = read_bytes(path).decode("utf-8-sig", "replace")
+    except Unreadable as why:
+        raise UserError(f"{path}: {why}") from None
+    for read in FORMATS:
+        log = read(path, text)
+        if log is not None and log.entries:
+            return log
+    raise UserError(
+        f"{path}: no training log that can be read: expected lines like 'iter 100: loss 2.3', "
+        "trainer_state.json, CSV with a header, or JSON lines"
+    )
+
+
+def _json(path: Path, text: str) -> Log | None:
+    """trainer_state.json of Hugging Face's Trainer, or the list of its entries."""
+    if text.lstrip()[:1] not in ("{", "["):
+        return None
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    history = document.get("log_history") if isinstance(document, dict) else document
+    if not isinstance(history, list) or not all(isinstance(row, dict) for row in history):
+        return None
+    # The row that closes a training holds averages over all of it.
+    entries = [Entry(i, row) for i, row in enumerate(history, 1) if "train_runtime" not in row]
+    left_out = len(history) - len(entries)
+    notes = [f"{left_out} closing row (train_runtime, ...) left out"] if left_out else []
+    return Log("trainer_state.json", entries, notes)
+
+
+def _json_lines(path: Path, text: str) -> Log | None:
+    if text.lstrip()[:1] != "{":
+        return None
+    entries, others = [], 0
+    *lines, last = text.split("\n")
+    for number, line in enumerate([*lines, last], 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            if number == len(lines) + 1:  # no newline at its end: half-written
+                return Log("JSON lines", entries, ["the last line is half-written and left out"])
+            raise UserError(f"{path}:{number}: not JSON: {short(line)}") from None
+        if isinstance(row, dict):
+            entries.append(Entry(number, _flat(row)))
+        else:
+            others += 1
+    return Log("JSON lines", entries, [f"{others} lines are no objects"] * bool(others))
+
+
+def _flat(row: dict[str, Any], above: str = "") -> dict[str, Any]:
+    """{'train': {'loss': 2}} -> {'train/loss': 2}"""
+    found: dict[str, Any] = {}
+    for key, value in row.items():
+        found |= _flat(value, f"{above}{key}/") if isinstance(value, dict) else {above + key: value}
+    return found
+
+
+NUMBER = r"[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?|nan|inf(?:inity)?)"
+LINE = re.compile(r"\b(iter|step)\s+(\d+)(?:/\d+)?\b[^:|]*[:|]\s*(.*\bloss\b.*)$", re.IGNORECASE)
+PAIR = re.compile(
+    rf"([a-z][a-z_/ ]*?)\s*[:=]?\s*({NUMBER})(?![\w.])\s*(ms|s|%|)", re.IGNORECASE
+)
+UNIT = re.compile(rf"({NUMBER})(ms|s|%)", re.IGNORECASE)
+
+
+def _lines(path: Path, text: str) -> Log | None:
+    """nanoGPT's 'iter 100: loss 2.3456, time 12.3ms', 'step 250: train loss 2.1, val loss 2.2'."""
+    entries, kinds = [], set()
+    for number, line in enumerate(text.splitlines(), 1):
+        found = LINE.search(line)
+        if not found:
+            continue
+        rest = UNIT.sub(r"\1 \2", found[3])
+        values = {name.strip().lower(): value for name, value, _ in PAIR.findall(rest)}
+        kinds.add(found[1].lower())
+        entries.append(Entry(number, {"step": found[2], **values}))
+    single = any("loss" in entry.values for entry in entries)
+    estimates = any("train loss" in entry.values for entry in entries)
+    notes = []
+    if single and estimates:
+        notes = ["train loss of the evaluations left out: the iterations' own loss is there"]
+        for entry in entries:
+            entry.values.pop("train loss", None)
+    return Log("lines of text", entries, notes)
+
+
+def _csv(path: Path, text: str) -> Log | None:
+    first, _, _ = text.partition("\n")
+    delimiter = max(",\t;", key=first.count)
+    if delimiter not in first:
+        return None
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    entries, notes = [], []
+    try:
+        names = [name.strip() for name in next(rows)]
+        if len(set(names)) < len(names):
+            raise UserError(f"{path}:1: a column name stands twice: {short(first)}")
+        for row in rows:
+            if not row:
+                continue
+            if len(row) != len(names):
+                if rows.line_num > text.count("\n"):
+                    notes.append("the last line is half-written and left out")
+                    break
+                have = f"{len(row)} cells under {len(names)} names"
+                raise UserError(f"{path}:{rows.line_num}: {have}")
+            entries.append(Entry(rows.line_num, dict(zip(names, row, strict=True))))
+    except csv.Error as problem:
+        raise UserError(f"{path}:{rows.line_num}: not CSV: {problem}") from None
+    return Log("CSV", entries, notes)
+
+
+FORMATS: tuple[Callable[[Path, str], Log | None], ...] = (_json, _json_lines, _lines, _csv)
