@@ -263,7 +263,7 @@ def test_a_failing_run_gives_exit_1_and_names_its_error_file(tmp_path):
 
 
 def test_a_held_sweep_is_refused_and_left_alone(trained):
-    from lnexp.runs.execute import locked
+    from lnexp.runs.lock import locked
 
     with locked(trained / "results" / "small"):
         said = lnexp("run", "small.yaml", cwd=trained)

@@ -27,7 +27,7 @@ class Baseline:
 
 
 def constant_baseline(loss: np.ndarray, nats: float | None) -> Baseline:
-    """One level for all steps: `nats`, or (None) the first finite loss; learned below 0.95 of it."""
+    """One level for all steps: `nats`, or the first finite loss; learned below 0.95 of it."""
     finite = loss[np.isfinite(loss)]
     level = nats if nats is not None else float(finite[0]) if len(finite) else np.nan
     return Baseline(np.full(len(loss), level), level, (BELOW - 1) * level, nats is not None)

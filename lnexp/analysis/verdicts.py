@@ -170,7 +170,11 @@ def judge(
         movement=Movement.of(steps),
         underflow=Underflow.of(events, outcome.adam_underflowed, outcome.adam_below_eps),
         autopsy=autopsy,
-        **({"fit": slope(at[-half:], gap[-half:], baseline.level[-half:])} if half and finite else {}),
+        **(
+            {"fit": slope(at[-half:], gap[-half:], baseline.level[-half:])}
+            if half and finite
+            else {}
+        ),
     )
     verdict, reason = _first_rule_that_fits(loss, gap, at, facts, baseline, seen)
     return Judgement(verdict, reason, causes(verdict, seen), figures, horizon)

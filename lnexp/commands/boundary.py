@@ -14,9 +14,9 @@ from ..lab.ramp import Ramp
 from ..lab.search import Knob
 from ..labrows import BoundaryRow, RampRow
 from ..lines import amount
-from ..runs.execute import locked
 from ..runs.interrupt import interruptible
 from ..runs.local import Executor
+from ..runs.lock import locked
 from ..runs.plan import Plan, PlannedRun
 from ..shipped import find
 from ..sweep import Sweep, load_sweep

@@ -48,9 +48,7 @@ def import_(
         told = {AXIS: f"{path} ({run})" if again else str(path)}
         _write(folder, path, log, made, baseline, told[AXIS])
         entry = {"run": run, "seed_init": 0, "seed_data": 0, "settings": told}
-        write_atomically(
-            sweep / "points.json", strict_json({**points, "runs": [*others, entry]})
-        )
+        write_atomically(sweep / "points.json", strict_json({**points, "runs": [*others, entry]}))
         write_atomically(sweep / "sweep.yaml", dump({"name": SWEEP, "question": QUESTION}))
     for note in _notes(made):
         say(one_line(f"note: {note}"))

@@ -11,9 +11,9 @@ from ..console import say
 from ..lab.rescue import Rescue
 from ..labrows import RescueRow
 from ..lines import amount
-from ..runs.execute import locked
 from ..runs.interrupt import interruptible
 from ..runs.local import Executor
+from ..runs.lock import locked
 from ..runs.plan import Plan, PlannedRun
 from .lab import failed_in, plain_row, tell_failed, write_rows
 from .run import INTERRUPTED

@@ -11,9 +11,10 @@ from ..errors import UserError
 from ..lab.measure import measure
 from ..lines import amount
 from ..progress import Progress
-from ..runs.execute import is_done, locked, run_plan
+from ..runs.execute import is_done, run_plan
 from ..runs.interrupt import Interruption, interruptible
 from ..runs.local import Executor
+from ..runs.lock import locked
 from ..runs.plan import Plan, PlannedRun
 from ..runs.rundir import Status, read_status
 from .choose import Choice

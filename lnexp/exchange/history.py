@@ -8,13 +8,16 @@ import numpy as np
 import pandas as pd
 
 from lnexp.analysis.load import Results
+from lnexp.analysis.table import column, numbers
 from lnexp.exchange.names import LAYER_KEYS, STEP_KEYS, place
 
 
 def history(results: Results) -> pd.DataFrame:
     """sweep, run, step, key, value; a row for everything that was measured, NaN and Inf too."""
     steps, layers = results.steps(), results.layers()
-    parts = [_long(steps, name, pd.Series(key, index=steps.index)) for name, key in STEP_KEYS.items()]
+    parts = [
+        _long(steps, name, pd.Series(key, index=steps.index)) for name, key in STEP_KEYS.items()
+    ]
     parts += [_long(layers, name, key + "/" + _places(layers)) for name, key in LAYER_KEYS.items()]
     whole = pd.concat(parts, ignore_index=True)
     return whole.sort_values(["sweep", "run", "step"], kind="stable", ignore_index=True)
@@ -27,7 +30,7 @@ def _places(layers: pd.DataFrame) -> pd.Series:
 
 
 def _long(frame: pd.DataFrame, name: str, key: pd.Series) -> pd.DataFrame:
-    values = frame[name]
+    values = column(frame, name)
     there = values.notna().to_numpy()
     return pd.DataFrame(
         {
@@ -35,7 +38,7 @@ def _long(frame: pd.DataFrame, name: str, key: pd.Series) -> pd.DataFrame:
             "run": frame["run"].to_numpy(dtype=object)[there],
             "step": frame["step"].to_numpy()[there],
             "key": key.to_numpy(dtype=object)[there],
-            "value": values[there].to_numpy(dtype=np.float64, na_value=np.nan),
+            "value": numbers(values)[there],
         }
     )
 
@@ -46,7 +49,10 @@ def by_run(results: Results) -> Iterator[tuple[dict[str, Any], list[tuple[int, d
     tables = dict(iter(whole.groupby(["sweep", "run"], sort=False)))
     for row in results.runs.to_dict("records"):
         table = tables.get((row["sweep"], row["run"]))
-        yield {str(key): value for key, value in row.items()}, [] if table is None else _steps(table)
+        yield (
+            {str(key): value for key, value in row.items()},
+            [] if table is None else _steps(table),
+        )
 
 
 def _steps(table: pd.DataFrame) -> list[tuple[int, dict[str, float]]]:

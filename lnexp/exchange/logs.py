@@ -100,9 +100,7 @@ def _flat(row: dict[str, Any], above: str = "") -> dict[str, Any]:
 
 NUMBER = r"[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?|nan|inf(?:inity)?)"
 LINE = re.compile(r"\b(iter|step)\s+(\d+)(?:/\d+)?\b[^:|]*[:|]\s*(.*\bloss\b.*)$", re.IGNORECASE)
-PAIR = re.compile(
-    rf"([a-z][a-z_/ ]*?)\s*[:=]?\s*({NUMBER})(?![\w.])\s*(ms|s|%|)", re.IGNORECASE
-)
+PAIR = re.compile(rf"([a-z][a-z_/ ]*?)\s*[:=]?\s*({NUMBER})(?![\w.])\s*(ms|s|%|)", re.IGNORECASE)
 UNIT = re.compile(rf"({NUMBER})(ms|s|%)", re.IGNORECASE)
 
 

@@ -30,14 +30,18 @@ def to_json(results: Results, folder: Path) -> list[Path]:
 
 def to_parquet(results: Results, folder: Path) -> list[Path]:
     """runs.parquet, history.parquet (sweep, run, step, key, value), events.parquet."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    import pyarrow as pa  # pyright: ignore[reportMissingImports]
+    import pyarrow.parquet as pq  # pyright: ignore[reportMissingImports]
 
     runs = results.runs.drop(columns="folder")
     texts = [n for n in runs if runs[n].dtype == object]  # settings of several types, lists
     runs = runs.assign(**{n: runs[n].map(_word).astype("str") for n in texts})
     written = []
-    for name, frame in (("runs", runs), ("history", history(results)), ("events", results.events())):
+    for name, frame in (
+        ("runs", runs),
+        ("history", history(results)),
+        ("events", results.events()),
+    ):
         for column in ("sweep", "run"):
             frame[column] = frame[column].astype(str)
         path = folder / f"{name}.parquet"
@@ -54,10 +58,10 @@ def _word(value: Any) -> str:
 
 def to_tensorboard(results: Results, folder: Path) -> list[Path]:
     """One folder of event files a run: scalars by key, facts as text."""
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.plugins.text.summary_v2 import text_pb
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportMissingImports]
+    from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportMissingImports]
+    from tensorboard.plugins.text.summary_v2 import text_pb  # pyright: ignore[reportMissingImports]
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter  # pyright: ignore[reportMissingImports]
 
     written = []
     for row, steps in by_run(results):
@@ -87,7 +91,7 @@ def _time(row: dict[str, Any]) -> float:
 
 def to_wandb(results: Results, folder: Path) -> list[Path]:
     """One W&B run a run, offline (`wandb sync` sends it) unless WANDB_MODE says otherwise."""
-    import wandb
+    import wandb  # pyright: ignore[reportMissingImports]
 
     mode: Any = os.environ.get("WANDB_MODE", "offline")
     written = []

@@ -3,11 +3,10 @@
 Results do not depend on a run's place in the sweep, on the number of workers or on where they are.
 """
 
-import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from math import inf
@@ -18,13 +17,11 @@ from typing import Any
 
 from pebble import ProcessExpired
 
-from ..errors import UserError
 from ..model.check import step_flops
 from ..sweep import dump
 from ..yamlfile import read
 from .interrupt import Interruption
 from .local import Crew, Executor, local
-from .lock import locked
 from .plan import Plan, PlannedRun
 from .rundir import Status, last_row, read_status, strict_json, write_atomically
 from .worker import record_failure

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from ..config import RunConfig
 from ..errors import UserError
 from ..model.gpt import GPT
+from ..model.init import build
 from ..yamlfile import read
 from . import checkpoint
 from .rundir import read_status
@@ -32,10 +33,7 @@ def load_trained(folder: Path) -> Trained:
     if status is None or status.status != "finished":
         state = "not over" if status is None else status.status
         raise UserError(f"{folder.name} is {state}: only a finished run has a model to use")
-    try:
-        config = RunConfig.model_validate(read(folder / "config.yaml").value)
-    except ValidationError:
-        raise UserError(f"{folder / 'config.yaml'} is not the config of a run") from None
+    config = _config(folder)
     saved = checkpoint.read(folder)
     if saved is not None and not isinstance(saved.get("model"), Mapping):
         raise UserError(f"{folder.name}: its checkpoint holds no weights")
@@ -61,6 +59,21 @@ def load_trained(folder: Path) -> Trained:
             f"{folder.name}: the checkpoint's weights are not those of its config.yaml"
         ) from None
     return Trained(config, model.eval(), vocabulary)
+
+
+def untrained(folder: Path) -> GPT:
+    """The model of a run folder as it started, whatever became of the run."""
+    if not (folder / "config.yaml").is_file():
+        raise UserError(f"{folder} is no run folder (results/<sweep>/runs/<run>)")
+    config = _config(folder)
+    return build(config.model, len(_vocabulary(folder / "env.json")), config.seed.init)
+
+
+def _config(folder: Path) -> RunConfig:
+    try:
+        return RunConfig.model_validate(read(folder / "config.yaml").value)
+    except ValidationError:
+        raise UserError(f"{folder / 'config.yaml'} is not the config of a run") from None
 
 
 def _vocabulary(path: Path) -> str:

@@ -36,6 +36,12 @@ def new_optimizer(model: nn.Module, train: Train) -> Optimizer:
     return OPTIMIZERS[train.optimizer]([g for g in groups if g["params"]], train)
 
 
+def names_in_order(model: nn.Module) -> list[str]:
+    """Of the parameters, as `new_optimizer` numbers them."""
+    named = list(model.named_parameters())
+    return [name for name, p in named if p.ndim >= 2] + [name for name, p in named if p.ndim < 2]
+
+
 def _adamw(groups: list[dict], train: Train) -> Optimizer:
     first, second = train.betas
     return torch.optim.AdamW(

@@ -12,7 +12,8 @@ import pytest
 from lnexp.errors import UserError
 from lnexp.rows import EventRow, LayerRow, StepRow, header
 from lnexp.runs import local, worker
-from lnexp.runs.execute import is_done, locked, run_plan, write_index
+from lnexp.runs.execute import is_done, run_plan, write_index
+from lnexp.runs.lock import locked
 from lnexp.runs.plan import make_plan
 from lnexp.runs.rundir import read_status
 from lnexp.sweep import load_sweep
@@ -151,7 +152,7 @@ def test_a_second_start_is_told_who_holds_the_sweep(tmp_path):
 HOLD = """
 import sys, time
 from pathlib import Path
-from lnexp.runs.execute import locked
+from lnexp.runs.lock import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

@@ -1,0 +1,171 @@
+"""Which value was made of which, in one forward of anybody's model: a graph of its tensors.
+
+Seen at the level of torch's functions, so a tensor is the very object that the model's code holds.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+# Functions that hand a value on: its shape, type or scale may change, not what it is a sum of.
+HANDED_ON = {
+    "view", "reshape", "transpose", "permute", "movedim", "swapaxes", "contiguous", "clone", "to",
+    "float", "half", "bfloat16", "double", "type", "type_as", "detach", "dropout", "dropout_",
+    "feature_dropout", "squeeze", "unsqueeze", "flatten", "unflatten", "expand", "expand_as",
+    "__getitem__", "select", "narrow", "chunk", "split", "unbind", "alias", "view_as", "cpu",
+    "cuda", "requires_grad_", "t", "index_select", "masked_fill", "nan_to_num", "__get__",
+}  # fmt: skip
+# With one operand that comes from the input: scale and shift by constants hand it on too.
+SCALES = {
+    "mul",
+    "__mul__",
+    "__rmul__",
+    "__imul__",
+    "mul_",
+    "multiply",
+    "div",
+    "__truediv__",
+    "div_",
+}
+SUMS = {"add", "__add__", "__radd__", "__iadd__", "add_", "addcmul"}
+
+
+@dataclass
+class Node:
+    kind: str  # input, sum, norm, other
+    parents: tuple[int, ...]
+    owner: tuple[int, str] = (0, "")  # the call of the module that made it: its number, its name
+    open: frozenset[int] = frozenset()  # the calls that were open then
+    ancestors: int = 0  # a bit a node, its own too
+    skips: int = 0  # the nodes that reach it by sums alone, its own too
+
+
+@dataclass
+class Graph:
+    """Nodes in the order of their making; what only hands a value on makes none."""
+
+    nodes: list[Node] = field(default_factory=list)
+    calls: list[tuple[str, int, int]] = field(default_factory=list)  # norm's name, input, output
+
+    def add(
+        self, kind: str, parents: Iterable[int], owner: tuple[int, str], open_: Iterable[int]
+    ) -> int:
+        parents = tuple(dict.fromkeys(parents))
+        bit = 1 << len(self.nodes)
+        node = Node(kind, parents, owner, frozenset(open_), bit, bit)
+        for parent in parents:
+            node.ancestors |= self.nodes[parent].ancestors
+            if kind == "sum":
+                node.skips |= self.nodes[parent].skips
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+
+class _Recorder(TorchFunctionMode):
+    def __init__(self, model: nn.Module, norms: dict[nn.Module, str]) -> None:
+        super().__init__()
+        self.graph = Graph()
+        self.norms = norms
+        self.names = {module: name for name, module in model.named_modules()}
+        self.at: dict[int, int] = {}  # id of a tensor -> its node
+        self.kept: list[Tensor] = []  # alive, so that no id is used twice
+        self.stack: list[tuple[int, str]] = []
+        self.entered: list[int | None] = []
+        self.count = 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        made = list(_tensors(out))
+        if made:
+            known = [t for t in _tensors([args, kwargs or {}]) if id(t) in self.at]
+            if known:
+                self._made(getattr(func, "__name__", ""), known, made)
+        return out
+
+    def _made(self, name: str, known: list[Tensor], made: list[Tensor]) -> None:
+        parents = list(dict.fromkeys(self.at[id(t)] for t in known))
+        alone = len(known) == 1
+        if len(parents) == 1 and (name in HANDED_ON or (alone and name in SCALES | SUMS)):
+            node = parents[0]
+        else:
+            node = self.new("sum" if name in SUMS and len(parents) > 1 else "other", parents)
+        for tensor in made:
+            self.hold(tensor, node)
+
+    def new(self, kind: str, parents: Iterable[int]) -> int:
+        owner = self.stack[-1] if self.stack else (0, "")
+        return self.graph.add(kind, parents, owner, (call for call, _ in self.stack))
+
+    def hold(self, tensor: Tensor, node: int) -> None:
+        self.at[id(tensor)] = node
+        self.kept.append(tensor)
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.count += 1
+        self.stack.append((self.count, self.names.get(module, "")))
+        if module in self.norms:
+            inputs = [self.at[id(t)] for t in _tensors([args, kwargs]) if id(t) in self.at]
+            self.entered.append(inputs[0] if len(inputs) == 1 else None)
+
+    def leave(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+        self.stack.pop()
+        if module not in self.norms:
+            return
+        source, made = self.entered.pop(), list(_tensors(out))
+        if source is None or len(made) != 1:
+            return
+        node = self.new("norm", [source])
+        self.hold(made[0], node)
+        self.graph.calls.append((self.norms[module], source, node))
+
+
+@contextmanager
+def _recorded(model: nn.Module, norms: dict[nn.Module, str]) -> Iterator[_Recorder]:
+    """In evaluation mode, without torch's fused encoder layer, which calls no norm of its own."""
+    recorder, handles = _Recorder(model, norms), []
+    training = {module: module.training for module in model.modules()}
+    fused = torch.backends.mha.get_fastpath_enabled()
+    try:
+        model.eval()
+        torch.backends.mha.set_fastpath_enabled(False)
+        for module in model.modules():
+            handles.append(module.register_forward_pre_hook(recorder.enter, with_kwargs=True))
+            handles.append(module.register_forward_hook(recorder.leave, with_kwargs=True))
+        yield recorder
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
+        for handle in handles:
+            handle.remove()
+        for module, was in training.items():
+            module.training = was
+
+
+def record(
+    model: nn.Module, norms: dict[nn.Module, str], inputs: Callable[[], tuple[Any, ...]]
+) -> Graph:
+    """The graph of one forward; raises what the model raises."""
+    with _recorded(model, norms) as recorder, torch.no_grad(), torch.random.fork_rng(devices=[]):
+        args = inputs()
+        for tensor in _tensors(args):
+            recorder.hold(tensor, recorder.new("input", ()))
+        with recorder:
+            model(*args)
+        return recorder.graph
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
