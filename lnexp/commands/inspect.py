@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from torch import nn
 
@@ -23,6 +24,7 @@ Example = tuple[Any, ...] | None
 
 
 def inspect(model: str, checkpoint: Path | None, as_json: bool) -> None:
+    torch.set_num_threads(1)  # thousands of small tensors: threads cost more than they give
     folder = Path(model)
     example: Example = None
     order: list[str] = []

@@ -99,22 +99,25 @@ def _flat(row: dict[str, Any], above: str = "") -> dict[str, Any]:
 
 
 NUMBER = r"[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?|nan|inf(?:inity)?)"
-LINE = re.compile(r"\b(iter|step)\s+(\d+)(?:/\d+)?\b[^:|]*[:|]\s*(.*\bloss\b.*)$", re.IGNORECASE)
-PAIR = re.compile(rf"([a-z][a-z_/ ]*?)\s*[:=]?\s*({NUMBER})(?![\w.])\s*(ms|s|%|)", re.IGNORECASE)
+LINE = re.compile(r"\b(?:iter|step)[\s:]+(\d+)(?:/\d+)?\b(.*loss.*)$", re.IGNORECASE)
+PAIR = re.compile(
+    rf"([a-z][a-z_/ ]*?)(?:\s*[:=]\s*|\s+)({NUMBER})(?![\w.])\s*(?:ms|s|%|)", re.IGNORECASE
+)
+LOSS = re.compile(r"([a-z]+[ _/])?loss")
 UNIT = re.compile(rf"({NUMBER})(ms|s|%)", re.IGNORECASE)
 
 
 def _lines(path: Path, text: str) -> Log | None:
     """nanoGPT's 'iter 100: loss 2.3456, time 12.3ms', 'step 250: train loss 2.1, val loss 2.2'."""
-    entries, kinds = [], set()
+    entries = []
     for number, line in enumerate(text.splitlines(), 1):
         found = LINE.search(line)
         if not found:
             continue
-        rest = UNIT.sub(r"\1 \2", found[3])
-        values = {name.strip().lower(): value for name, value, _ in PAIR.findall(rest)}
-        kinds.add(found[1].lower())
-        entries.append(Entry(number, {"step": found[2], **values}))
+        rest = UNIT.sub(r"\1 \2", found[2])
+        values = {name.strip().lower(): value for name, value in PAIR.findall(rest)}
+        if any(map(LOSS.fullmatch, values)):  # a sentence about a loss is none
+            entries.append(Entry(number, {"step": found[1], **values}))
     single = any("loss" in entry.values for entry in entries)
     estimates = any("train loss" in entry.values for entry in entries)
     notes = []

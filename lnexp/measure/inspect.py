@@ -208,7 +208,8 @@ def moments(optimizer: Mapping[str, Any], order: Sequence[str] = ()) -> list[dic
 def _projections(model: nn.Module, graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """Standard deviation of the matrices that write into a stream, and of the other matrices."""
     writing = set(_matrices(residual_projections(graph), tensors))
-    inside = {name for name in tensors if name.rpartition(".")[0] in _linears(model)}
+    linears = _linears(model)
+    inside = {name for name in tensors if name.rpartition(".")[0] in linears}
     others = [tensors[name] for name in sorted(inside - writing) if tensors[name].dim() == 2]
     if not writing or not others:
         return {}

@@ -3,6 +3,7 @@
 x is the norm's input, o its output; a residual sum adds a stream s to something made of s.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -65,20 +66,23 @@ def _place(graph: Graph, sums: list[Sum], x: int, o: int) -> str | None:
     def carries(node: int, what: int) -> bool:
         return bool(nodes[node].skips >> what & 1)
 
-    for sum_ in sums:
-        if made_of(sum_.branch, o) and not carries(sum_.branch, o) and carries(sum_.skip, x):
-            return BEFORE
-    before = any(made_of(x, sum_.node) for sum_ in sums)
-    later = any(made_of(sum_.node, o) for sum_ in sums)
-    if any(sum_.node == x for sum_ in sums):
+    after = sums[bisect_right(sums, o, key=lambda sum_: sum_.node) :]
+    if any(
+        carries(sum_.skip, x) and not carries(sum_.branch, o) and made_of(sum_.branch, o)
+        for sum_ in after
+    ):
+        return BEFORE
+    later = any(made_of(sum_.node, o) for sum_ in after)
+    own = bisect_left(sums, x, key=lambda sum_: sum_.node)
+    if own < len(sums) and sums[own].node == x:
         return AFTER if later else None
-    for sum_ in sums:
-        if sum_.branch == o and nodes[sum_.skip].skips & nodes[x].ancestors:
-            return INSIDE
-    for sum_ in sums:
+    if any(sum_.branch == o and nodes[sum_.skip].skips & nodes[x].ancestors for sum_ in after):
+        return INSIDE
+    for sum_ in after:
         stream = nodes[sum_.skip].skips & nodes[x].ancestors
-        if stream and made_of(sum_.branch, o) and not carries(sum_.branch, o):
+        if stream and not carries(sum_.branch, o) and made_of(sum_.branch, o):
             return WITHIN
+    before = any(made_of(x, sum_.node) for sum_ in sums)
     if not later:
         return None if before else NOT_FOUND
     return NOT_FOUND if before else EMBEDDING

@@ -45,6 +45,22 @@ def test_evaluations_alone_are_a_log_too(tmp_path):
     assert last.loss == 2.1 and last.val_loss is not None and isnan(last.val_loss)
 
 
+@pytest.mark.parametrize(
+    "line, step, loss, norm",
+    [
+        ("step 00012/00100 (1.20%) | loss: 2.5 | grad norm: 0.25 | dt: 12.5ms", 12, 2.5, 0.25),
+        ("step   11/18865 | loss 11.009 (-1.2z)| norm 1.5 | 42.7% bf16 MFU", 11, 11.009, 1.5),
+        ("step:7/100 train_loss:3.1 train_time:12ms", 7, 3.1, None),
+        ("2024-01-02 10:11:12,345 INFO iter 5: loss inf, lr 1e-3", 5, inf, None),
+    ],
+)
+def test_lines_of_other_scripts_are_read(tmp_path, line, step, loss, norm):
+    path = tmp_path / "a.log"
+    path.write_text(f"at step 3 the loss was 9\n{line}\n")
+    (row,) = rows_of(path).rows
+    assert (row.step, row.loss, row.grad_norm) == (step, loss, norm)
+
+
 def test_a_trainer_state_joins_training_and_evaluation_of_a_step(tmp_path):
     found = rows_of(trainer_state(tmp_path / "trainer_state.json"))
     last = found.rows[-1]
