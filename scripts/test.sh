@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The checks of the project: ruff, pyright, pytest. --all adds what is slow or needs Ray or a browser.
+# The checks of the project: ruff, pyright, pytest. --all adds what is slow or needs an extra.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 extras=test
-[ "${1:-}" != "--all" ] || extras=test,ray,browser
+[ "${1:-}" != "--all" ] || extras=test,ray,browser,tensorboard,wandb,parquet,safetensors
 . scripts/venv.sh "$extras"
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
