@@ -1,10 +1,13 @@
 """lnexp: a laboratory for the training stability of deep transformers."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .analysis.tidy import Frames
+    from .attach import autopsy, watch
+
+__all__ = ["autopsy", "load", "watch"]
 
 __version__ = "0.1.0"
 
@@ -14,3 +17,12 @@ def load(path: "str | Path") -> "Frames":
     from .analysis.tidy import frames  # pandas, when it is asked for
 
     return frames(path)
+
+
+def __getattr__(name: str) -> Any:
+    """`watch` and `autopsy` bring torch along, so they are looked up when they are asked for."""
+    if name in ("watch", "autopsy"):
+        from . import attach
+
+        return getattr(attach, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

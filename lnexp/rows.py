@@ -21,11 +21,13 @@ class StepRow:
     """One training step. Norms are taken before clipping and after unscaling."""
 
     step: int
-    tokens: int  # seen before and in this step
+    tokens: int | None  # seen before and in this step; None: not known
     seconds: float  # wall time of training since the run began, without set-up
     lr: float
     loss: float  # cross entropy in nats, without z-loss, before update `step`
-    unigram_loss: float  # the same targets under the training text's letter frequencies
+    # The same targets under the training text's letter frequencies; of a watched run its baseline,
+    # None: there is none.
+    unigram_loss: float | None
     val_loss: float | None = None  # after update `step`
     grad_norm: float | None = None
     update_norm: float | None = None  # of what update `step` did

@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 extras=test
-[ "${1:-}" != "--all" ] || extras=test,ray,browser,tensorboard,wandb,parquet,safetensors
+[ "${1:-}" != "--all" ] || extras=test,ray,browser,tensorboard,wandb,parquet,safetensors,hf,lightning
 . scripts/venv.sh "$extras"
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .

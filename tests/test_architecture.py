@@ -23,6 +23,8 @@ ALLOWED = {
     "measure": OPEN | {"model"},
     "train": OPEN | {"data", "model", "measure"},
     "runs": OPEN | {"data", "model", "measure", "train"},
+    "attach": OPEN | {"measure", "runs"},
+    "adapters": OPEN | {"attach"},
     "sample": OPEN | {"model", "runs"},
     "lab": OPEN | {"data", "model", "measure", "train", "runs", "analysis"},
     "analysis": OPEN,
@@ -36,7 +38,10 @@ ALLOWED = {
     "cliothers": OPEN | {"commands"},
     "cli": OPEN | {"commands", "sample", "clilab", "cliothers"},
 }
-WRITING = {"data", "markov", "model", "measure", "train", "runs", "lab", "sample", "progress"}
+WRITING = {
+    "data", "markov", "model", "measure", "train", "runs", "lab", "sample", "progress", "attach",
+    "adapters",
+}  # fmt: skip
 READING = {"analysis", "present", "exchange"}
 
 

@@ -5,6 +5,7 @@ would change anything.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from lnexp.analysis.birth import FORMATS, fused_beyond, mechanism
 from lnexp.analysis.case import Case
@@ -19,6 +20,7 @@ from lnexp.analysis.remedies import (
     larger_eps,
     smaller_steps,
 )
+from lnexp.analysis.runfolder import DEFAULTS
 
 MOVE_TO = 0.1  # of the norm of the weights: what runs that learn come to
 MOST = 6  # suggestions
@@ -27,7 +29,8 @@ MOST = 6  # suggestions
 def advice(case: Case) -> list[Suggestion]:
     """The most direct first; a key once, and none that is set so already."""
     found: dict[str, Suggestion] = {}
-    for suggestion in _all(case):
+    # What is not known of a watched run is reckoned with as our default.
+    for suggestion in _all(replace(case, settings={**DEFAULTS, **case.settings})):
         if case.settings.get(suggestion.key) != suggestion.value:
             found.setdefault(suggestion.key, suggestion)
     return list(found.values())[:MOST]

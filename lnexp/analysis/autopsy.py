@@ -6,6 +6,7 @@ from typing import Any
 
 NUMERICAL = "numerical"  # finite in fp64
 OVERFLOW = "overflow"  # beyond fp64, too
+NOT_KNOWN = "not known"  # it could not be computed in fp64
 
 
 @dataclass(frozen=True)

@@ -31,3 +31,16 @@ def constant_baseline(loss: np.ndarray, nats: float | None) -> Baseline:
     finite = loss[np.isfinite(loss)]
     level = nats if nats is not None else float(finite[0]) if len(finite) else np.nan
     return Baseline(np.full(len(loss), level), level, (BELOW - 1) * level, nats is not None)
+
+
+def baseline_by_step(level: np.ndarray) -> Baseline:
+    """One level a step, as its user gave it; learned below 0.95 of their mean."""
+    mean = float(level.mean()) if len(level) else np.nan
+    return Baseline(level, mean, (BELOW - 1) * mean)
+
+
+def no_baseline(loss: np.ndarray, end: float | None) -> str:
+    """What a run is judged on where there is none."""
+    if end is None or not np.isfinite(end) or not np.isfinite(loss[0]) or loss[0] == 0:
+        return "no baseline"
+    return f"no baseline: end loss {end / loss[0]:.3g} of the first, learned below {BELOW:g}"

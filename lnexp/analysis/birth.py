@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf, log
 
-from lnexp.analysis.autopsy import NUMERICAL, OVERFLOW, Autopsy, Birth
+from lnexp.analysis.autopsy import NOT_KNOWN, NUMERICAL, OVERFLOW, Autopsy, Birth
 from lnexp.analysis.causes import UNDERFLOW, text
 from lnexp.analysis.places import (
     block_of,
@@ -228,6 +228,8 @@ def nature_words(autopsy: Autopsy, depth: int) -> str:
         )
     if autopsy.nature == OVERFLOW:
         return "Overflow: the same step leaves fp64, too; no format holds numbers that grow so."
+    if autopsy.nature == NOT_KNOWN:
+        return "The step could not be computed in fp64, so the format's part is not known."
     return (
         "Mathematical: the same step is not finite in fp64 either; a wider format will not mend it."
     )

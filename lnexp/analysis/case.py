@@ -37,7 +37,7 @@ class Case:
 
     folder: Path
     settings: dict[str, Any]  # by dotted name
-    seeds: dict[str, int]  # seed_init, seed_data
+    seeds: dict[str, int]  # seed_init, seed_data; empty: not known
     env: dict[str, Any]
     outcome: Outcome
     steps: pd.DataFrame
@@ -51,6 +51,11 @@ class Case:
     def depth(self) -> int:
         """0: not known (an imported run)."""
         return int(self.settings.get("model.depth", 0))
+
+    @property
+    def foreign(self) -> bool:
+        """Whether somebody's own loop made it: a watched run, or an imported log."""
+        return bool(self.env.get("watched")) or "imported" in self.env
 
     @property
     def all_frozen(self) -> bool:

@@ -37,8 +37,9 @@ def forward_readings(layers: pd.DataFrame, depth: int) -> Iterator[tuple[str, st
 
 def decay(case: Case) -> str:
     """'lr had fallen to 0 by the last step (train.schedule: cosine, peak 0.001)', or ''."""
-    schedule, lr = case.settings.get("train.schedule", "constant"), case.readings("lr")
+    schedule, lr = case.settings.get("train.schedule"), case.readings("lr")
     if schedule == "constant" or not len(lr) or not lr[-1] < GONE * lr.max():
         return ""
     gone = f"lr had fallen to {text(float(lr[-1]))} by the last step"
-    return f"{gone} (train.schedule: {schedule}, peak {text(float(lr.max()))})"
+    which = f"train.schedule: {schedule}, " if schedule else ""
+    return f"{gone} ({which}peak {text(float(lr.max()))})"

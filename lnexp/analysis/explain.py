@@ -14,7 +14,6 @@ from lnexp.analysis.evidence import decay, forward_readings
 from lnexp.analysis.places import layer_words, module_words
 from lnexp.analysis.remedies import Suggestion
 from lnexp.analysis.rescued import rescue_evidence
-from lnexp.analysis.verdicts import LEARNED
 
 # What each cause means, for a reader who has not met it.
 MEANING = {
@@ -98,6 +97,8 @@ def diagnosis(case: Case) -> str:
     }[verdict](case)
 
 
+LETTERS = "that of letter frequencies"
+
 # Why a loss does not move, the plainest reason first.
 STANDSTILL = {
     "frozen": "Nothing was trained",
@@ -151,11 +152,9 @@ def _learned(case: Case) -> str:
     assert first is not None and end is not None
     warnings = [name for name in ("frozen", "adam_underflow") if name in case.causes]
     healthy = "It learned, with a warning" if warnings else "Healthy, it learned"
-    beside = "no baseline to compare it with"
-    if gap is not None:
-        named = "the baseline given" if "imported" in case.env else "guessing by letter frequency"
-        beside = f"{text(-gap)} nats below {named}"
-    says = f"loss {text(first)} -> {text(end)}, {beside}"
+    guess = "the baseline" if case.foreign else "guessing by letter frequency"
+    below = f"{text(-gap)} nats below {guess}" if gap is not None else case.judgement.reason
+    says = f"loss {text(first)} -> {text(end)}, {below}"
     return "; ".join([f"{healthy}: {says}", *(case.causes[w].evidence for w in warnings)]) + "."
 
 
@@ -189,10 +188,9 @@ def _losses(case: Case) -> Iterator[tuple[str, str, str]]:
     )
     says = f"{text(first)} at the start, {text(end)} at the end"
     yield "loss", f"{says} ({levels or 'no baseline'})", ""
-    if gap is not None and isfinite(gap) and not imported:
-        bar = -LEARNED * (case.env["h1"] - case.env["floor"])
-        says = f"{text(gap)}, learned below {text(bar)}"
-        yield "gap", says, "Loss minus that of letter frequencies."
+    if gap is not None and isfinite(gap):
+        says = f"{text(gap)}, learned below {text(case.judgement.bar)}"
+        yield "gap", says, f"Loss minus {'the baseline' if case.foreign else LETTERS}."
 
 
 def _events(case: Case) -> Iterator[tuple[str, str, str]]:

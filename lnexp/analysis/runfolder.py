@@ -47,8 +47,8 @@ def read_run(folder: Path, point: dict[str, Any], locked: bool) -> tuple[dict[st
     """Values by the names of COLUMNS (what is not known is left out), and notes."""
     row: dict[str, Any] = {
         "run": folder.name,
-        "seed_init": point["seed_init"],
-        "seed_data": point["seed_data"],
+        "seed_init": point.get("seed_init"),
+        "seed_data": point.get("seed_data"),
         **{key: value for key, value in point["settings"].items() if key in DEFAULTS},
     }
     if not folder.is_dir():
@@ -134,7 +134,7 @@ def read_autopsy(folder: Path) -> tuple[Autopsy | None, list[str]]:
 def read_config(folder: Path) -> tuple[dict[str, Any], dict[str, int]]:
     """Every setting by its dotted name (a later version's new key has its default), and seeds.
 
-    Of an imported run only what its log says: nothing has a default.
+    Of a watched or an imported run what is known alone; of a watched one no seeds.
     """
     path = folder / "config.yaml"
     try:
@@ -145,12 +145,14 @@ def read_config(folder: Path) -> tuple[dict[str, Any], dict[str, int]]:
             if section != "seed"
             for key, value in keys.items()
         }
+        known = {key: value for key, value in flat.items() if key in DEFAULTS}
+        if "watched" in nested:
+            return known, {}
         seeds = {f"seed_{key}": int(nested["seed"][key]) for key in ("init", "data")}
     except OSError as problem:
         raise BrokenRun(f"{path}: {problem.strerror}") from None
     except (yaml.YAMLError, AttributeError, TypeError, ValueError, KeyError):
         raise BrokenRun(f"{path}: not the config of a run") from None
-    known = {key: value for key, value in flat.items() if key in DEFAULTS}
     return known if "imported" in nested else DEFAULTS | known, seeds
 
 

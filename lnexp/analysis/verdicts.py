@@ -1,13 +1,14 @@
 """What happened to a training, from recorded numbers alone (docs/metrics.md has each formula)."""
 
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from lnexp.analysis.autopsy import Autopsy
-from lnexp.analysis.baseline import Baseline, constant_baseline
+from lnexp.analysis.baseline import Baseline, baseline_by_step, constant_baseline, no_baseline
 from lnexp.analysis.causes import (
     Cause,
     Seen,
@@ -59,9 +60,12 @@ class Facts:
     dynamic_scaling: bool = False
     tensors: int | None = None
     gains: int | None = None  # learned norm gains
+    given_by_step: bool = False  # a watched run's baseline stands where unigram_loss does
 
     def baseline(self, loss: np.ndarray, unigram_loss: np.ndarray) -> Baseline:
-        """Of the steps that have both, or (an imported run) of all that have a loss."""
+        """Of the steps that have both; without levels by step, of all that have a loss."""
+        if self.given_by_step:
+            return baseline_by_step(unigram_loss)
         if self.h1 is None or self.floor is None:
             return constant_baseline(loss, self.h1)
         return Baseline(unigram_loss, self.h1, -LEARNED * (self.h1 - self.floor))
@@ -72,6 +76,17 @@ class Facts:
         if "imported" in env:
             lr, h1 = settings.get("train.lr"), env.get("h1")
             return cls(None, None if h1 is None else float(h1), None, depth=0, lr=float(lr or 0))
+        if env.get("watched"):
+            return cls(
+                None,
+                None,
+                None,
+                depth=int(settings["model.depth"]),
+                lr=float(settings["train.lr"]),
+                dynamic_scaling=settings["train.loss_scale"] == "dynamic",
+                tensors=int(env["tensors"]),
+                given_by_step=env["baseline"] is not None,
+            )
         scale, precision = settings["train.loss_scale"], settings["train.precision"]
         tensors, norms = env.get("tensors"), env.get("norms")
         return cls(
@@ -109,6 +124,7 @@ class Judgement:
     causes: list[Cause]
     numbers: dict[str, float | int | None]  # columns of runs.csv; None: not measured
     horizon: str  # "within 420 steps"
+    bar: float = nan  # the end gap below which the run has learned
 
     @property
     def evidence(self) -> str:
@@ -127,8 +143,8 @@ def judge(
     """Verdict, causes and key numbers of one run. A verdict needs a finished process."""
     losses, levels = column(steps, "loss"), column(steps, "unigram_loss")
     loss = numbers(losses)[losses.notna()]
-    compared = losses.notna() & (levels.notna() | (facts.floor is None))
-    both = compared.to_numpy(dtype=bool)
+    by_step = facts.floor is not None or facts.given_by_step
+    both = (losses.notna() & (levels.notna() | (not by_step))).to_numpy(dtype=bool)
     at = column(steps, "step").to_numpy()[both]
     baseline = facts.baseline(numbers(losses)[both], numbers(levels)[both])
     with np.errstate(invalid="ignore"):  # inf - inf is NaN, and may be
@@ -150,7 +166,7 @@ def judge(
     }
     horizon = f"within {done} steps"
     if outcome.status != "finished":
-        return Judgement("", outcome.error or "", [], figures, horizon)
+        return Judgement("", outcome.error or "", [], figures, horizon, baseline.bar)
     lr = numbers(column(steps, "lr"))
     half = len(gap) // 2
     finite = bool(np.isfinite(gap).all())
@@ -177,7 +193,9 @@ def judge(
         ),
     )
     verdict, reason = _first_rule_that_fits(loss, gap, at, facts, baseline, seen)
-    return Judgement(verdict, reason, causes(verdict, seen), figures, horizon)
+    if not baseline.given:
+        reason = "; ".join([reason] * bool(reason) + [no_baseline(loss, end_value(loss))])
+    return Judgement(verdict, reason, causes(verdict, seen), figures, horizon, baseline.bar)
 
 
 def fall(gap: np.ndarray) -> float:

@@ -22,6 +22,7 @@ from .watch import Birth, Watch
 Run = Callable[[nn.Module], Tensor]
 
 NOT_REPRODUCED = "not reproduced"
+NOT_KNOWN = "not known"  # the step cannot be computed in a wider type
 HUGE = 1e150  # products of such numbers leave fp64; 0/0 and a root of a negative need none
 
 
@@ -37,7 +38,7 @@ class Autopsy:
     grad_norm: float | None
     optimizer: dict[str, Any] | None
     shadow: dict[str, dict[str, Any]]  # the same step in wider types
-    nature: str  # numerical, overflow, mathematical or not reproduced
+    nature: str  # numerical, overflow, mathematical, not reproduced or not known
     seconds: float
     schema: int = field(default=1)
 
@@ -78,8 +79,19 @@ def examine(
     type and without scale. The model's gradients are overwritten.
     """
     began = perf_counter()
-    watch, loss, grad_norm = watched(model, run)
-    shadows = shadow_replay(model, shadow)
+    seen = watched(model, run)
+    return report(step, seen, shadow_replay(model, shadow), began)
+
+
+def report(
+    step: int,
+    seen: "tuple[Watch, float, float]",
+    shadows: dict[str, dict[str, Any]],
+    began: float,
+) -> Autopsy:
+    """What `watched` saw, and the same step in wider types (empty: it cannot be computed there)."""
+    watch, loss, grad_norm = seen
+    of_fp64 = nature(shadows["float64"]) if "float64" in shadows else NOT_KNOWN
     return Autopsy(
         step=step,
         reproduced=watch.origin is not None,
@@ -89,7 +101,7 @@ def examine(
         grad_norm=grad_norm,
         optimizer=None,
         shadow=shadows,
-        nature=nature(shadows["float64"]) if watch.origin else NOT_REPRODUCED,
+        nature=of_fp64 if watch.origin else NOT_REPRODUCED,
         seconds=perf_counter() - began,
     )
 
@@ -120,14 +132,18 @@ def shadow_replay(
         # Fused attention recomputes exp(score - log-sum) in backward: at scores of 1e20 rounding
         # alone makes that infinite, in fp64 too. Written out, softmax has no such fault.
         with sdpa_kernel(SDPBackend.MATH):
-            watch, loss, grad_norm = watched(wide, lambda m, dtype=dtype: shadow(m, dtype))
-        found[str(dtype).removeprefix("torch.")] = {
-            "loss": loss,
-            "grad_norm": grad_norm,
-            "finite": isfinite(loss) and isfinite(grad_norm),
-            "origin": watch.origin,
-        }
+            seen = watched(wide, lambda m, dtype=dtype: shadow(m, dtype))
+        found[str(dtype).removeprefix("torch.")] = as_shadow(*seen)
     return found
+
+
+def as_shadow(watch: Watch, loss: float, grad_norm: float) -> dict[str, Any]:
+    return {
+        "loss": loss,
+        "grad_norm": grad_norm,
+        "finite": isfinite(loss) and isfinite(grad_norm),
+        "origin": watch.origin,
+    }
 
 
 def nature(fp64: dict[str, Any]) -> str:

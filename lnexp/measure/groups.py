@@ -2,7 +2,19 @@
 
 from collections.abc import Sequence
 
-from ..rows import Part
+from ..rows import MATRIX_PARTS, Part
+
+# The matrices of a block: part -> (half, module, which third of a joint matrix).
+MATRICES: dict[Part, tuple[str, str, int | None]] = {
+    "wq": ("attn", "wqkv", 0),
+    "wk": ("attn", "wqkv", 1),
+    "wv": ("attn", "wqkv", 2),
+    "wo": ("attn", "wo", None),
+    "w1": ("mlp", "w1", None),
+    "w2": ("mlp", "w2", None),
+}
+PART_ORDER = ("embed", "attn", "mlp", "norm", "head", *MATRIX_PARTS)
+Matrix = tuple[tuple[int, Part], int, int | None]  # place, position of its tensor, which third
 
 
 def place_of(name: str, depth: int) -> tuple[int, Part]:
@@ -26,5 +38,19 @@ def grouped(names: Sequence[str], depth: int) -> dict[tuple[int, Part], list[int
     groups: dict[tuple[int, Part], list[int]] = {}
     for position, name in enumerate(names):
         groups.setdefault(place_of(name, depth), []).append(position)
-    order = ("embed", "attn", "mlp", "norm", "head")
-    return dict(sorted(groups.items(), key=lambda item: (item[0][0], order.index(item[0][1]))))
+    return in_order(groups)
+
+
+def in_order(groups: dict[tuple[int, Part], list[int]]) -> dict[tuple[int, Part], list[int]]:
+    return dict(sorted(groups.items(), key=lambda i: (i[0][0], PART_ORDER.index(i[0][1]))))
+
+
+def matrices(names: Sequence[str], depth: int) -> list[Matrix]:
+    """Of all blocks."""
+    positions = {name: i for i, name in enumerate(names)}
+    return [
+        ((layer, part), positions[name], third)
+        for layer in range(depth)
+        for part, (half, module, third) in MATRICES.items()
+        if (name := f"blocks.{layer}.{half}.body.{module}.weight") in positions
+    ]

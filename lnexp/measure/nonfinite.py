@@ -1,6 +1,6 @@
 """Norms that can be trusted, and what is said when a value is not finite."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import hypot, inf, isfinite, isnan, nan
 
@@ -11,6 +11,9 @@ from ..rows import EventRow, Phase
 
 HALF = (torch.float16, torch.bfloat16)
 TINY = 1e-15  # squares of smaller elements may have underflowed in fp32
+# Dynamic scaling halves from 65536: after 25 skips in a row the scale is 0.002 and no smaller
+# scale will help, because a scale below 1 has not.
+MOST_SKIPS = 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +46,30 @@ def mended(norms: Sequence[float], tensors: Sequence[Tensor]) -> tuple[list[floa
 def total_norm(vectors: Sequence[Tensor]) -> Tensor:
     """L2 norm over all flattened tensors, 0-d, in fp32 or wider: one copy and one reduction,
     whatever their number."""
+    devices = {vector.device for vector in vectors}
+    if len(devices) > 1:
+        each = [total_norm([v for v in vectors if v.device == device]) for device in devices]
+        return torch.linalg.vector_norm(stacked(each))
     flat = torch.cat(list(vectors))
     wide = torch.float32 if flat.dtype in HALF else flat.dtype
     return torch.linalg.vector_norm(flat, dtype=wide)
+
+
+def stacked(
+    tensors: Sequence[Tensor], how: Callable[[list[Tensor]], Tensor] = torch.stack
+) -> Tensor:
+    """On one device, whichever theirs are."""
+    first = tensors[0].device
+    return how([t if t.device == first else t.to(first) for t in tensors])
+
+
+def flat_view(tensor: Tensor) -> Tensor:
+    """Its elements as a vector over the same memory, in the order they lie there."""
+    tensor = tensor.detach()
+    if tensor.is_contiguous():
+        return tensor.view(-1)
+    order = sorted(range(tensor.dim()), key=lambda d: -tensor.stride(d))
+    return tensor.permute(order).view(-1)
 
 
 def trusted(norm: float) -> bool:

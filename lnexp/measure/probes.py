@@ -3,46 +3,38 @@
 Numbers leave the device twice a step: once before the update, once after it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from math import isfinite
-from typing import cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from math import isfinite, nan
+from typing import Protocol, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..config import RunConfig
+from ..config import Measure, RunConfig
 from ..model.gpt import GPT
 from ..rows import EventRow, LayerRow, Part
-from .forward import ForwardProbe
-from .groups import grouped
+from .forward import ForwardProbe, Place
+from .groups import PART_ORDER, Matrix, grouped, matrices
 from .nonfinite import (
     HALF,
     Gradients,
+    flat_view,
     mended,
     nonfinite_elements,
+    stacked,
     total,
     total_norm,
     trusted,
 )
 from .optimizer import Underflow, underflow
 
-# The matrices of a block: part -> (half, module, which third of a joint matrix).
-MATRICES: dict[Part, tuple[str, str, int | None]] = {
-    "wq": ("attn", "wqkv", 0),
-    "wk": ("attn", "wqkv", 1),
-    "wv": ("attn", "wqkv", 2),
-    "wo": ("attn", "wo", None),
-    "w1": ("mlp", "w1", None),
-    "w2": ("mlp", "w2", None),
-}
-
 
 def fetch(*groups: Sequence[Tensor]) -> list[list[float]]:
-    """Lists of 0-d tensors -> lists of floats, in one transfer."""
-    filled = [torch.stack(list(group)).double() for group in groups if group]
-    flat = iter(torch.cat(filled).tolist() if filled else [])
+    """Lists of 0-d tensors -> lists of floats, in one transfer a device."""
+    filled = [stacked(group).double() for group in groups if group]
+    flat = iter(stacked(filled, torch.cat).tolist() if filled else [])
     return [[next(flat) for _ in group] for group in groups]
 
 
@@ -57,40 +49,72 @@ def norms(tensors: Sequence[Tensor]) -> list[Tensor]:
     """L2 norms; of half-precision tensors taken and returned in fp32."""
     if not tensors:
         return []
-    wide = torch.float32 if tensors[0].dtype in HALF else None
+    wide = torch.float32 if any(t.dtype in HALF for t in tensors) else None
+    if wide and any(t.dtype == torch.float64 for t in tensors):
+        wide = torch.float64
     return list(_foreach_norm(list(tensors), 2, dtype=wide))
 
 
-class Probe:
-    """Reads gradients, weights and updates of one model; forward readings too at level full."""
+class ForwardReader(Protocol):
+    """What listens to the forward pass at level full."""
 
-    def __init__(self, model: GPT, config: RunConfig) -> None:
-        self.config = config
-        self.names = [name for name, _ in model.named_parameters()]
-        self.weights = [p for _, p in model.named_parameters()]
+    readings: dict[Place, dict[str, Tensor]]
+    zero_outputs: dict[str, Tensor]
+
+    def listening(self) -> AbstractContextManager[None]: ...
+
+
+class Probe:
+    """Reads gradients, weights and updates of tensors by place; forward readings too at level full.
+
+    `groups`: place -> positions in `named`, of which each has a gradient when it is read.
+    """
+
+    def __init__(
+        self,
+        named: Sequence[tuple[str, nn.Parameter]],
+        groups: Mapping[Place, Sequence[int]],
+        measure: Measure,
+        forward: ForwardReader,
+        matrices: Sequence[Matrix] = (),
+    ) -> None:
+        self.measure = measure
+        self.names = [name for name, _ in named]
+        self.weights = [p for _, p in named]
         # Views that updates in place are seen through; made once, since making them takes longer
         # than reading them.
-        self.flat = [w.detach().view(-1) for w in self.weights]
-        self.groups = grouped(self.names, config.model.depth)
-        self.matrices = list(self._block_matrices(model))
-        self.forward = ForwardProbe(
-            model, config.model.norm, config.model.eps, config.measure.sample
-        )
+        self.flat = [flat_view(w) for w in self.weights]
+        self.groups = groups
+        self.matrices = matrices
+        self.forward = forward
         self._fields: dict[tuple[int, Part], dict[str, float]] = {}
         self._zero_outputs: dict[str, int] = {}
         self.kept: list[Tensor] = []  # the weights before this step's update, where it is read
+        self.moved: set[str] = set()  # tensors that an update was seen to change
+
+    @classmethod
+    def of(cls, model: GPT, config: RunConfig) -> "Probe":
+        """Of our own model, whose names tell every place."""
+        named = list(model.named_parameters())
+        names, depth = [name for name, _ in named], config.model.depth
+        forward = ForwardProbe(model, config.model.norm, config.model.eps, config.measure.sample)
+        return cls(named, grouped(names, depth), config.measure, forward, matrices(names, depth))
 
     def due(self, step: int) -> bool:
-        return self.config.measure.level != "off" and step % self.config.measure.every == 0
+        return self.measure.level != "off" and step % self.measure.every == 0
 
     @property
     def full(self) -> bool:
-        return self.config.measure.level == "full"
+        return self.measure.level == "full"
+
+    def begin(self) -> None:
+        """A step's readings start anew."""
+        self._fields, self.kept = {}, []
 
     @contextmanager
     def listening(self, due: bool) -> Iterator[bool]:
         """Around forward and backward of a step; whether the modules' outputs are read."""
-        self._fields, self.kept = {}, []
+        self.begin()
         if not (due and self.full):
             yield False
             return
@@ -99,10 +123,14 @@ class Probe:
 
     @property
     def on(self) -> bool:
-        return self.config.measure.level != "off"
+        return self.measure.level != "off"
 
     def grads(self) -> list[Tensor]:
-        return [cast(Tensor, w.grad) for w in self.weights]  # every weight is used
+        return [cast(Tensor, w.grad) for w in self.weights]
+
+    def whole(self, grads: Sequence[Tensor], due: bool) -> list[Tensor]:
+        """Their total norm in one reduction; empty: made of the tensors' norms, which are read."""
+        return [total_norm([g.reshape(-1) for g in grads])]
 
     def gradients(
         self,
@@ -122,7 +150,7 @@ class Probe:
         zero_outputs = self.forward.zero_outputs if due and self.full else {}
         losses, whole, raw, nonzero, parts, forward, zeros = fetch(
             [loss.detach().double(), unigram_loss],
-            [total_norm([g.reshape(-1) for g in grads])],
+            self.whole(grads, due),
             norms(grads) if due else [],
             counts,
             norms(slices),
@@ -130,7 +158,7 @@ class Probe:
             list(zero_outputs.values()),
         )
         self._zero_outputs = dict(zip(zero_outputs, map(int, zeros), strict=True))
-        grad_norm, grad_norms, overflowed = whole[0], list[float](), list[int]()
+        grad_norm, grad_norms, overflowed = whole[0] if whole else nan, list[float](), list[int]()
         if due or not trusted(grad_norm):
             grad_norms, overflowed = mended(raw or fetch(norms(grads))[0], grads)
         if not trusted(grad_norm):
@@ -173,14 +201,21 @@ class Probe:
         if self.full:
             slices = self._slices(self.weights)
             self._set_matrices("weight_norm", mended(fetch(norms(slices))[0], slices)[0])
-        self.kept = [w.detach().clone() for w in self.weights]
+        self.kept = self.copied()
+
+    def copied(self) -> list[Tensor]:
+        return [w.detach().clone() for w in self.weights]
+
+    def updates(self) -> list[Tensor]:
+        return list(_foreach_sub([w.detach() for w in self.weights], self.kept))
 
     def updated(self) -> float:
         """After the update: the norm of what it did."""
-        updates = list(_foreach_sub([w.detach() for w in self.weights], self.kept))
+        updates = self.updates()
         slices = self._slices(updates) if self.full else []
         moved, parts = fetch(norms(updates), norms(slices))
         update_norms = mended(moved, updates)[0]
+        self.moved.update(n for n, norm in zip(self.names, update_norms, strict=True) if norm)
         for place, fields in self._by_place("update_norm", update_norms).items():
             self._fields[place].update(fields)
         self._set_matrices("update_norm", mended(parts, slices)[0])
@@ -235,14 +270,6 @@ class Probe:
             for field, tensor in fields.items()
         ]
 
-    def _block_matrices(self, model: GPT) -> Iterator[tuple[tuple[int, Part], int, int | None]]:
-        positions = {name: i for i, name in enumerate(self.names)}
-        for layer in range(len(model.blocks)):
-            for part, (half, module, third) in MATRICES.items():
-                name = f"blocks.{layer}.{half}.body.{module}.weight"
-                if name in positions:
-                    yield (layer, part), positions[name], third
-
     def _slices(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return [
             tensors[i] if third is None else tensors[i].chunk(3)[third]
@@ -253,6 +280,3 @@ class Probe:
         if values:
             for (place, *_), value in zip(self.matrices, values, strict=True):
                 self._fields.setdefault(place, {})[field] = value
-
-
-PART_ORDER = ("embed", "attn", "mlp", "norm", "head", *MATRICES)

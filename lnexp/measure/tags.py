@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .places import plain
+
 TAG = "lnexp.module"
 
 # A private name of torch, looked up here alone; without it backward names operations only.
@@ -23,8 +25,9 @@ class ModuleTags:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.kinds = {name or "model": type(m).__name__ for name, m in model.named_modules()}
-        self.parameters = {id(p): name for name, p in model.named_parameters()}
+        self.names = {m: plain(f"{n}.")[:-1] or "model" for n, m in model.named_modules()}
+        self.kinds = {name: type(m).__name__ for m, name in self.names.items()}
+        self.parameters = {id(p): plain(name) for name, p in model.named_parameters()}
         self.calls: list[tuple[str, nn.Module, Tensor | None]] = []
 
     @property
@@ -41,9 +44,10 @@ class ModuleTags:
     def open(self) -> Iterator["ModuleTags"]:
         handles = []
         try:
-            for name, module in self.model.named_modules():
+            for module, name in self.names.items():
+                enter = self._enter(name)
                 handles += [
-                    module.register_forward_pre_hook(self._enter(name or "model"), prepend=True),
+                    module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True),
                     module.register_forward_hook(self._leave),
                 ]
             yield self
@@ -62,9 +66,10 @@ class ModuleTags:
             return self.parameters.get(id(variable), ""), node.name()
         return node.metadata.get(TAG, ""), node.name()
 
-    def _enter(self, name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        def enter(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def _enter(self, name: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
+        def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             # What the inputs hang on was made before this call: by the module around it.
+            inputs = [*args, *kwargs.values()]
             _tag(inputs, self.module)
             first = next((x for x in inputs if isinstance(x, Tensor)), None)
             self.calls.append((name, module, first))

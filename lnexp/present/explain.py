@@ -78,10 +78,10 @@ def horizon(case: Case) -> str:
     if isinstance(origin, dict):
         words.append(f"imported from {origin.get('file')}")
         steps = f"{len(case.steps)} rows {case.judgement.horizon}"
-    seeds = f"seeds {case.seeds['seed_init']} (init) and {case.seeds['seed_data']} (data)"
+    init, data = case.seeds.get("seed_init"), case.seeds.get("seed_data")
+    seeds = [] if origin or init is None else [f"seeds {init} (init) and {data} (data)"]
     verdict = case.judgement.verdict or case.outcome.status
-    told = [*words, steps, *([] if origin else [seeds])]
-    return f"{case.folder.resolve().name}: {verdict}, {', '.join(told)}"
+    return f"{case.folder.resolve().name}: {verdict}, {', '.join([*words, steps, *seeds])}"
 
 
 HELD = (

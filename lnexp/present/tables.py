@@ -88,7 +88,8 @@ def _runs_sheets(results: Results) -> list[Sheet]:
 def _runs_sheet(runs: pd.DataFrame, axes: Sequence[str], title: str) -> Sheet:
     words, steps = outcomes(runs), _values(column(runs, "steps_done"))
     pairs = list(zip(column(runs, "seed_init"), column(runs, "seed_data"), strict=True))
-    seeds = [str(a) if a == b else f"{a}/{b}" for a, b in pairs]
+    known = [[str(s) for s in pair if not pd.isna(s)] for pair in pairs]
+    seeds = ["/".join(dict.fromkeys(pair)) for pair in known]
     columns = [
         Column("seed", seeds, number=True),
         Column("verdict", words),

@@ -18,17 +18,7 @@ def environment(state: State, corpus: Corpus, device: str) -> dict[str, Any]:
     model = state.model
     norms = list(norms_in(model))
     return {
-        "schema": 1,
-        "lnexp": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "platform": platform.platform(),
-        "machine": platform.machine(),
-        "device": device,
-        "device_name": torch.cuda.get_device_name() if device == "cuda" else _cpu_name(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
+        **machine(device),
         "compile": "each block" if state.config.train.compile else "off",
         "flush_denormal": state.config.train.flush_denormal,
         "optimizer": type(state.optimizer).__name__,
@@ -53,6 +43,23 @@ def environment(state: State, corpus: Corpus, device: str) -> dict[str, Any]:
         "h1": corpus.h1,
         "h2": corpus.h2,
         "floor": corpus.floor,
+    }
+
+
+def machine(device: str) -> dict[str, Any]:
+    """Versions, processor and threads."""
+    return {
+        "schema": 1,
+        "lnexp": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "device": device,
+        "device_name": torch.cuda.get_device_name() if device == "cuda" else _cpu_name(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
     }
 
 

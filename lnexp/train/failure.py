@@ -5,8 +5,8 @@ from torch import Tensor, nn
 
 from ..measure.autopsy import Autopsy, examine
 from ..measure.nonfinite import Gradients
-from ..measure.optimizer import failed_update
 from ..measure.probes import Probe
+from ..measure.update import of_update
 from .state import State
 
 
@@ -29,19 +29,12 @@ def examine_step(state: State, x_BT: Tensor, y_BT: Tensor, step: int) -> Autopsy
 
 def examine_update(state: State, probe: Probe, before: Gradients, step: int) -> Autopsy | None:
     """An update that made weights non-finite, while its gradients and moments are there."""
-    found = failed_update(state.optimizer, probe.names, probe.weights, probe.kept)
-    if found is None:
-        return None
-    birth, figures, finite = found
-    return Autopsy(
+    return of_update(
+        state.optimizer,
+        probe.names,
+        probe.weights,
+        probe.kept,
         step=step,
-        reproduced=True,
-        origin=birth,
-        propagated=None,
         loss=before.loss,
         grad_norm=before.grad_norm,
-        optimizer=figures,
-        shadow={"float64": {"loss": None, "grad_norm": None, "finite": finite, "origin": None}},
-        nature="numerical" if finite else "mathematical",
-        seconds=0.0,
     )

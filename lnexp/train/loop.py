@@ -10,12 +10,11 @@ from time import perf_counter
 import torch
 from torch.nn import functional as F
 
-from ..measure.nonfinite import gradient_events, nonfinite_events
+from ..measure.nonfinite import MOST_SKIPS, gradient_events, nonfinite_events
 from ..measure.probes import Probe
 from ..rows import EventRow, Record, StepRow
 from .failure import examine_step, examine_update
 from .optim import lr_at
-from .scaling import MOST_SKIPS
 from .state import State
 
 CLIP_EPS = 1e-6  # as in torch's clip_grad_norm_
@@ -25,7 +24,7 @@ def train(state: State) -> Iterator[Record]:
     """One record a step, from where `state` is until the configured steps are done or a value is
     not finite. Between two records `state` is whole: it may be saved and gone on from."""
     config, settings, scale = state.config, state.config.train, state.scale
-    probe = Probe(state.model, config)
+    probe = Probe.of(state.model, config)
     weight_norm = probe.weight_norm()
     began = perf_counter() - state.seconds
     state.model.train()

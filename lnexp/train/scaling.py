@@ -12,10 +12,6 @@ from torch.optim import Optimizer
 
 from ..config import Train
 
-# Dynamic scaling halves from 65536: after 25 skips in a row the scale is 0.002 and no smaller
-# scale will help, because a scale below 1 has not.
-MOST_SKIPS = 25
-
 
 class LossScale:
     """The factor S of a run.

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from lnexp.measure.nonfinite import MOST_SKIPS
 from lnexp.train.loop import train
-from lnexp.train.scaling import MOST_SKIPS
 
 from .trained import (
     Told,

@@ -8,9 +8,9 @@ import torch
 from lnexp.config import Data, Measure, Model, RunConfig, Train
 from lnexp.data import load
 from lnexp.measure.dtypes import observe
+from lnexp.measure.nonfinite import MOST_SKIPS
 from lnexp.train.loop import train
 from lnexp.train.precision import PRECISIONS, precision_problem
-from lnexp.train.scaling import MOST_SKIPS
 from lnexp.train.state import State, set_up
 
 CORPUS = load(Data(source="markov", length=5000))

@@ -1,0 +1,1 @@
+"""lnexp.watch inside other people's trainers."""

@@ -1,0 +1,131 @@
+"""Forward readings of anybody's model (level full): what its blocks are given and give.
+
+A block is read where it is called with the stream first and gives the stream first; whatever does
+not fit is left out. Shapes: B sequences read, T time, D width. Readings are taken in fp64.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from .forward import Place, rms, token_cosine
+from .places import NORM, plain
+
+INSIDE_ATTENTION = ("q_norm", "k_norm", "q_layernorm", "k_layernorm")
+
+
+class StreamProbe:
+    """Hooks stay while `attach`ed, since nobody says when a forward begins; those of evaluation
+    are passed over."""
+
+    def __init__(self, model: nn.Module, blocks: list[str], sample: int) -> None:
+        self.sample = sample
+        modules = {plain(f"{name}.")[:-1]: m for name, m in model.named_modules()}
+        self.blocks = [modules[name] for name in blocks if name in modules]
+        # Hooks are not seen by code that is compiled already.
+        whole = not any(_is_compiled(m) for m in model.modules())
+        self.readable = whole and len(self.blocks) == len(blocks)
+        self.time_first = any(getattr(m, "batch_first", True) is False for m in model.modules())
+        self.readings: dict[Place, dict[str, Tensor]] = {}
+        self.zero_outputs: dict[str, Tensor] = {}
+        self.paused = False
+        self._handles: list[RemovableHandle] = []
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        self.attach()
+        try:
+            yield
+        finally:
+            self.detach()
+
+    def attach(self) -> None:
+        if self._handles or not self.readable:
+            return
+        for layer, block in enumerate(self.blocks):
+            self._on(block, self._block(layer))
+            for part, norm in zip(("attn", "mlp"), _two_norms(block), strict=False):
+                self._on(norm, self._norm((layer, part)))
+
+    def detach(self) -> None:
+        while self._handles:
+            self._handles.pop().remove()
+
+    def clear(self) -> None:
+        """What the next forward says starts anew."""
+        self.readings = {}
+
+    def _on(self, module: nn.Module, read: Callable[[Tensor, Tensor], None]) -> None:
+        def hook(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+            if self.paused or not module.training or not torch.is_grad_enabled():
+                return
+            given: Any = args[0] if args else next(iter(kwargs.values()), None)
+            gives: Any = output[0] if isinstance(output, tuple) and output else output
+            if _is_stream(given) and _is_stream(gives):
+                with torch.no_grad(), torch.autocast(gives.device.type, enabled=False):
+                    read(given, gives)
+
+        self._handles.append(module.register_forward_hook(hook, with_kwargs=True))
+
+    def _block(self, layer: int) -> Callable[[Tensor, Tensor], None]:
+        def read(before: Tensor, after: Tensor) -> None:
+            if before.shape != after.shape:  # no stream goes through here
+                return
+            if layer == 0:
+                self._stream((-1, "embed"), before)
+            self._stream((layer, "mlp"), after)
+            self._gradient((layer, "attn"), before)
+
+        return read
+
+    def _norm(self, place: Place) -> Callable[[Tensor, Tensor], None]:
+        return lambda before, _: self._put(place, norm_input_rms=rms(self._take(before)))
+
+    def _take(self, x: Tensor) -> Tensor:
+        x = x.detach()
+        if self.time_first and x.dim() == 3:
+            x = x.transpose(0, 1)
+        return x[: self.sample].double()
+
+    def _stream(self, place: Place, whole: Tensor) -> None:
+        h_BTD = self._take(whole)
+        self._put(place, act_rms=rms(h_BTD), act_absmax=h_BTD.abs().max())
+        if h_BTD.dim() == 3 and h_BTD.shape[1] > 1:
+            self._put(place, token_cosine=token_cosine(h_BTD))
+
+    def _gradient(self, place: Place, h_BTD: Tensor) -> None:
+        def read(gradient: Tensor) -> None:
+            self._put(place, stream_grad_rms=rms(self._take(gradient)))
+
+        if h_BTD.requires_grad:
+            h_BTD.register_hook(read)
+
+    def _put(self, place: Place, **numbers: Tensor) -> None:
+        self.readings.setdefault(place, {}).update(numbers)
+
+
+def _is_stream(value: Any) -> TypeGuard[Tensor]:
+    return isinstance(value, Tensor) and value.is_floating_point() and value.dim() >= 2
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return (
+        type(module).__name__ == "OptimizedModule"
+        or getattr(module, "_compiled_call_impl", None) is not None
+    )
+
+
+def _two_norms(block: nn.Module) -> list[nn.Module]:
+    """The norms of attention and MLP, where a block has exactly these two."""
+    found = [
+        module
+        for name, module in block.named_modules()
+        if name
+        and ("norm" in type(module).__name__.lower() or NORM.search(name.split(".")[-1].lower()))
+        and not name.split(".")[-1].lower().endswith(INSIDE_ATTENTION)
+    ]
+    return found if len(found) == 2 else []
