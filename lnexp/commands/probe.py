@@ -17,9 +17,10 @@ from ..lab.probe import TABLE, probe_plan, probe_rows
 from ..lines import amount
 from ..proberow import ProbeRow
 from ..rows import header, line
-from ..runs.execute import is_done, locked
+from ..runs.execute import is_done
 from ..runs.interrupt import interruptible
 from ..runs.local import Executor
+from ..runs.lock import locked
 from ..runs.plan import Plan
 from ..runs.rundir import strict_json, write_atomically
 from .boundary import one
