@@ -9,7 +9,7 @@ trained. The table of `rows` rows (default 10,000,000; 0: left out) is ten long 
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
@@ -70,8 +70,10 @@ def write_run(folder: Path, config: RunConfig, seed: int, every: int, full: bool
     return len(read) * len(layers)
 
 
-def write_sweep(sweep: Path, runs: int, steps: int, every: int, full: bool) -> int:
-    grid = list(product(DEPTHS, PLACEMENTS, RATES))
+def write_sweep(
+    sweep: Path, runs: int, steps: int, every: int, full: bool, depths: Sequence[int] = DEPTHS
+) -> int:
+    grid = list(product(depths, PLACEMENTS, RATES))
     points, rows = [], 0
     for i in range(runs):
         (depth, placement, lr), seed = grid[i % len(grid)], i // len(grid)

@@ -22,12 +22,19 @@ sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 READY = "html[data-ready=yes]"
+COUNT_CANVASES = """
+window.canvases = 0;
+const create = document.createElement;
+document.createElement = function (name, options) {
+  if (name === "canvas") window.canvases++;
+  return create.call(this, name, options);
+};"""
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator:
     if CHROMIUM is None:
-        pytest.skip("no Chromium or Chrome on this machine")
+        pytest.fail("no Chromium or Chrome on this machine: install one to test the report in it")
     with sync_api.sync_playwright() as play:
         started = play.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield started
@@ -283,7 +290,10 @@ def test_a_hundred_runs_of_a_hundred_blocks_open(browser, tmp_path):
     assert lnexp("report", sweep).code == 0
     assert (sweep / "report.html").stat().st_size < 5e6
     page = browser.new_page()
+    page.add_init_script(COUNT_CANVASES)
     page.goto((sweep / "report.html").as_uri())
     page.wait_for_selector(READY, state="attached")
     assert len(column(page, "run")) == 100 and len(source(page, "lines")["run"]) == 100
+    # A canvas a cell made a page ten times as slow.
+    assert page.evaluate("window.canvases") < len(source(page, "cells")["text"]) / 10
     page.close()

@@ -226,8 +226,8 @@ const charts = (() => {
 
   /* Returns [colour, words] for the legend. */
   function heat(data, chosen) {
-    const run = data.runs[chosen], map = run && run.gradients, columns = ["left", "right", "bottom", "top", "colour", "hatch", "where", "steps", "text"];
-    if (!map || !map.layers) { fill("cells", [], columns); return []; }
+    const run = data.runs[chosen], map = run && run.gradients, sides = ["left", "right", "bottom", "top"], columns = [...sides, "colour", "where", "steps", "text"];
+    if (!map || !map.layers) { fill("cells", [], columns); fill("zeros", [], sides); return []; }
     const values = decode(map), n = map.steps.length, depth = map.depth, rows = [], count = { nan: 0, inf: 0, zero: 0, absent: 0 };
     const bar = plots.heat.below.find((m) => m.type === "ColorBar"), mapper = bar.color_mapper;
     const high = map.high > map.low ? map.high : map.low + 1;
@@ -239,9 +239,10 @@ const charts = (() => {
       const kind = Number.isNaN(v) ? "nan" : v === Infinity ? "inf" : v === 0 ? "zero" : "";
       if (kind) count[kind]++;
       const level = Math.round(((Math.log10(v) - map.low) / (high - map.low)) * (colours.length - 1));
-      rows.push({ left: map.steps[c][0] - 0.5, right: right(c), bottom: map.layers[r][0] - 0.5, top: map.layers[r][1] + 0.5, colour: kind ? BROKEN[kind] : colours[Math.max(0, Math.min(colours.length - 1, level))], hatch: kind === "zero" ? "right_diagonal_line" : "blank", where: where(map.layers[r], depth), steps: span(map.steps[c]), text: text(v) });
+      rows.push({ left: map.steps[c][0] - 0.5, right: right(c), bottom: map.layers[r][0] - 0.5, top: map.layers[r][1] + 0.5, colour: kind ? BROKEN[kind] : colours[Math.max(0, Math.min(colours.length - 1, level))], kind, where: where(map.layers[r], depth), steps: span(map.steps[c]), text: text(v) });
     }));
     fill("cells", rows, columns);
+    fill("zeros", rows.filter((r) => r.kind === "zero"), sides);
     const y = new Map([...blockTicks(depth, (l) => l)].filter(([l]) => l < 0 || l >= depth || (l > 0.04 * depth && l < 0.96 * depth - 1) || depth < 12));
     plots.heat.left[0].ticker.ticks = [...y.keys()];
     plots.heat.left[0].setv({ major_label_overrides: y, axis_label: "block" });

@@ -94,10 +94,14 @@ def _layers() -> Plot:
 def _heat() -> Plot:
     plot = _figure("step", "block", 420)
     sides = ("left", "right", "bottom", "top")
-    source = _source("cells", *sides, "colour", "hatch", "where", "steps", "text")
+    source = _source("cells", *sides, "colour", "where", "steps", "text")
     drawn = plot.quad(
-        "left", "right", "top", "bottom", source=source, fill_color="colour", line_color="colour",
-        hatch_pattern="hatch", hatch_color="#444444", hatch_scale=9,
+        "left", "right", "top", "bottom", source=source, fill_color="colour", line_color="colour"
+    )
+    # On their own: a hatch that varies by cell makes a canvas for each, tens of thousands of them.
+    plot.quad(
+        "left", "right", "top", "bottom", source=_source("zeros", *sides), fill_color=None,
+        line_color=None, hatch_pattern="right_diagonal_line", hatch_color="#444444", hatch_scale=9,
     )  # fmt: skip
     tips = [("", "@where"), ("step", "@steps"), ("gradient norm", "@text")]
     _hover(plot, drawn, "heat-cell", tips)
