@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from .tags import tensors
+
 # Functions that hand a value on: its shape, type or scale may change, not what it is a sum of.
 HANDED_ON = {
     "view", "reshape", "transpose", "permute", "movedim", "swapaxes", "contiguous", "clone", "to",
@@ -82,9 +84,9 @@ class _Recorder(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        made = list(_tensors(out))
+        made = list(tensors(out))
         if made:
-            known = [t for t in _tensors([args, kwargs or {}]) if id(t) in self.at]
+            known = [t for t in tensors([args, kwargs or {}]) if id(t) in self.at]
             if known:
                 self._made(getattr(func, "__name__", ""), known, made)
         return out
@@ -111,14 +113,14 @@ class _Recorder(TorchFunctionMode):
         self.count += 1
         self.stack.append((self.count, self.names.get(module, "")))
         if module in self.norms:
-            inputs = [self.at[id(t)] for t in _tensors([args, kwargs]) if id(t) in self.at]
+            inputs = [self.at[id(t)] for t in tensors([args, kwargs]) if id(t) in self.at]
             self.entered.append(inputs[0] if len(inputs) == 1 else None)
 
     def leave(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
         self.stack.pop()
         if module not in self.norms:
             return
-        source, made = self.entered.pop(), list(_tensors(out))
+        source, made = self.entered.pop(), list(tensors(out))
         if source is None or len(made) != 1:
             return
         node = self.new("norm", [source])
@@ -153,19 +155,8 @@ def record(
     """The graph of one forward; raises what the model raises."""
     with _recorded(model, norms) as recorder, torch.no_grad(), torch.random.fork_rng(devices=[]):
         args = inputs()
-        for tensor in _tensors(args):
+        for tensor in tensors(args):
             recorder.hold(tensor, recorder.new("input", ()))
         with recorder:
             model(*args)
         return recorder.graph
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)

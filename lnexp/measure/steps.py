@@ -60,6 +60,7 @@ class Steps:
         self._weight_norm: float | None = None
         self._probe: Probe | None = None
         self._fresh = True  # no forward since the last step
+        self._examined = False
         self._seen: set[tuple[str, str]] = set()
         self._handles: list[Any] = []
 
@@ -240,8 +241,6 @@ class Steps:
             found = self.ranks.first_of(found if mine else None) or found
         if self._pending is not None:
             self._pending.autopsy = found
-
-    _examined = False
 
 
 def _of_ranks(step: int, seen: Sequence[Local]) -> list[EventRow]:

@@ -83,7 +83,7 @@ class ModuleTags:
 
 def _tag(value: Any, name: str) -> None:
     """Tag every untagged node below a value's tensors."""
-    nodes = [x.grad_fn for x in _tensors(value) if x.grad_fn is not None]
+    nodes = [x.grad_fn for x in tensors(value) if x.grad_fn is not None]
     while nodes:
         node: Any = nodes.pop()
         if TAG in node.metadata or hasattr(node, "variable"):
@@ -92,12 +92,13 @@ def _tag(value: Any, name: str) -> None:
         nodes += [below for below, _ in node.next_functions if below is not None]
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors(value: Any) -> Iterator[Tensor]:
+    """Those in a value that modules take and give: nested lists, tuples and dicts."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):
         for item in value.values():
-            yield from _tensors(item)
+            yield from tensors(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _tensors(item)
+            yield from tensors(item)
