@@ -1,9 +1,7 @@
 """lnexp boundary: how far a knob can be turned before most runs of a cell turn unstable."""
 
-import json
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,14 +12,12 @@ from ..lab.ramp import Ramp
 from ..lab.search import Knob
 from ..labrows import BoundaryRow, RampRow
 from ..lines import amount
-from ..runs.interrupt import interruptible
 from ..runs.local import Executor
-from ..runs.lock import locked
-from ..runs.plan import Plan, PlannedRun
+from ..runs.rundir import strict_json
 from ..shipped import find
 from ..sweep import Sweep, load_sweep
-from .lab import failed_in, plain_row, tell_failed, write_rows
-from .run import INTERRUPTED
+from .lab import at_work, write_rows
+from .resumable import resumable
 
 KNOBS = (
     "train.lr", "train.adam_eps", "model.eps", "model.depth", "train.warmup", "model.init_scale",
@@ -30,6 +26,7 @@ KNOBS = (
 WHOLE = ("model.depth", "train.warmup")
 
 
+@resumable
 def boundary(
     config: str,
     key: str,
@@ -47,25 +44,16 @@ def boundary(
     sweep = one(config, overrides)
     knob = _knob(sweep, key, low, high, points, resolution)
     search, began = Boundary(sweep, key, knob, out), time.monotonic()
-    failed: list[str] = []
-    try:
-        with interruptible() as interruption, ExitStack() as locks:
-            locks.enter_context(locked(search.folder))
-            _begin(search)
-
-            def train(plan: Plan, todo: Sequence[PlannedRun]) -> None:
-                failed.extend(failed_in(plan, out, todo, jobs, executor, interruption))
-
-            for words in search.steps(train):
-                say(words)
-            rows = search.rows()
-            write_rows(search.folder / "lab" / "boundary.csv", BoundaryRow, rows, key)
-    except KeyboardInterrupt:
-        say("interrupted: what is finished is kept; the same command goes on")
-        return INTERRUPTED
+    with at_work(search.folder, jobs, executor, grows=True) as work:
+        _begin(search)
+        for words in search.steps(work.train):
+            say(words)
+        rows = search.rows()
+        write_rows(search.folder / "lab" / "boundary.csv", BoundaryRow, rows, key)
     seconds = time.monotonic() - began
     if as_json:
-        print(json.dumps(_plain(rows, knob, seconds), indent=1, allow_nan=False))
+        more = {"full_grid_values": knob.full_grid, "wall_seconds": seconds}
+        print(strict_json({"schema": 1, "cells": list(map(asdict, rows)), **more}), end="")
     else:
         from rich.console import Console
 
@@ -73,9 +61,10 @@ def boundary(
 
         cells = [cell.settings for cell in search.cells]
         Console(highlight=False).print(sheet(sweep, cells, rows, knob.full_grid, seconds))
-    return tell_failed(failed)
+    return work.exit_code()
 
 
+@resumable
 def ramp(
     config: str,
     key: str,
@@ -92,31 +81,23 @@ def ramp(
         raise UserError("--ramp turns train.lr, from 0 up to --high: write it without --low")
     if not 0 < high < float("inf"):
         raise UserError(f"--high {high:g}: write a number above 0")
-    work, failed = Ramp(one(config, overrides), high, out), list[str]()
-    runs = amount(len(work.plan.runs), "run")
-    say(f"{work.folder.name}: {runs}, train.lr growing linearly to {high:g} in {work.steps} steps")
-    try:
-        with interruptible() as interruption, locked(work.folder):
-
-            def train(plan: Plan, todo: Sequence[PlannedRun]) -> None:
-                failed.extend(failed_in(plan, out, todo, jobs, executor, interruption))
-
-            work.train(train)
-            rows = work.rows()
-            write_rows(work.folder / "lab" / "ramp.csv", RampRow, rows)
-    except KeyboardInterrupt:
-        say("interrupted: what is finished is kept; the same command goes on")
-        return INTERRUPTED
+    growing = Ramp(one(config, overrides), high, out)
+    runs = amount(len(growing.plan.runs), "run")
+    steps = amount(growing.steps, "step")
+    say(f"{growing.folder.name}: {runs}, train.lr growing linearly to {high:g} in {steps}")
+    with at_work(growing.folder, jobs, executor) as work:
+        growing.train(work.train)
+        rows = growing.rows()
+        write_rows(growing.folder / "lab" / "ramp.csv", RampRow, rows)
     if as_json:
-        found = {"schema": 1, "cells": [plain_row(asdict(row)) for row in rows]}
-        print(json.dumps(found, indent=1, allow_nan=False))
+        print(strict_json({"schema": 1, "cells": list(map(asdict, rows))}), end="")
     else:
         from rich.console import Console
 
         from ..present.boundary import ramp_sheet
 
-        Console(highlight=False).print(ramp_sheet(work.plan.sweep.name, rows))
-    return tell_failed(failed)
+        Console(highlight=False).print(ramp_sheet(growing.plan.sweep.name, rows))
+    return work.exit_code()
 
 
 def one(config: str, overrides: Sequence[str]) -> Sweep:
@@ -165,12 +146,3 @@ def _begin(search: Boundary) -> None:
         f"{values}; at most {amount(knob.seeds, 'seed')} a value, fewer where they agree; then "
         f"bisection to a factor of {knob.resolution:g}"
     )
-
-
-def _plain(rows: Sequence[BoundaryRow], knob: Knob, seconds: float) -> dict:
-    return {
-        "schema": 1,
-        "cells": [plain_row(asdict(row)) for row in rows],
-        "full_grid_values": knob.full_grid,
-        "wall_seconds": seconds,
-    }

@@ -1,7 +1,8 @@
 """What the instruments that train have in common: their sweep and their table of lab/."""
 
-from collections.abc import Sequence
-from math import isfinite
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,39 +11,49 @@ from ..lines import amount
 from ..progress import Progress
 from ..rows import header, line
 from ..runs.execute import run_plan
-from ..runs.interrupt import Interruption
+from ..runs.interrupt import Interruption, interruptible
 from ..runs.local import Executor
+from ..runs.lock import locked
 from ..runs.plan import Plan, PlannedRun
 from ..runs.rundir import write_atomically
 
 
-def failed_in(
-    plan: Plan,
-    out: Path,
-    todo: Sequence[PlannedRun],
-    jobs: int,
-    executor: Executor,
-    interruption: Interruption,
-) -> list[str]:
-    """Train a sweep that grows while it runs; the runs that failed to execute."""
-    with Progress(plan.folder(out), len(plan.runs), todo, jobs) as progress:
-        statuses = run_plan(
-            plan,
-            out,
-            executor=executor,
-            todo=todo,
-            grows=True,
-            watcher=progress,
-            interruption=interruption,
-        )
-    return [name for name, status in statuses.items() if status.status == "failed"]
+@dataclass
+class Work:
+    """The training of a sweep in one call."""
+
+    out: Path
+    jobs: int
+    executor: Executor
+    grows: bool  # the sweep gets more cases while it runs
+    interruption: Interruption
+    failed: list[str] = field(default_factory=list)  # runs that failed to execute
+
+    def train(self, plan: Plan, todo: Sequence[PlannedRun]) -> None:
+        with Progress(plan.folder(self.out), len(plan.runs), todo, self.jobs) as progress:
+            statuses = run_plan(
+                plan,
+                self.out,
+                executor=self.executor,
+                todo=todo,
+                grows=self.grows,
+                watcher=progress,
+                interruption=self.interruption,
+            )
+        self.failed += [name for name, status in statuses.items() if status.status == "failed"]
+
+    def exit_code(self) -> int:
+        """1 where a run failed to execute, which is said."""
+        if self.failed:
+            say(f"{amount(len(self.failed), 'run')} failed; error.txt in each folder says why")
+        return 1 if self.failed else 0
 
 
-def tell_failed(failed: Sequence[str]) -> int:
-    """Exit code: 1 where a run failed to execute."""
-    if failed:
-        say(f"{amount(len(failed), 'run')} failed; error.txt in each folder says why")
-    return 1 if failed else 0
+@contextmanager
+def at_work(folder: Path, jobs: int, executor: Executor, grows: bool = False) -> Iterator[Work]:
+    """Alone in a sweep's folder. Raises KeyboardInterrupt once every run has left a snapshot."""
+    with interruptible() as interruption, locked(folder):
+        yield Work(folder.parent, jobs, executor, grows, interruption)
 
 
 def write_rows(path: Path, kind: type, rows: Sequence[Any], first: str = "") -> None:
@@ -54,11 +65,3 @@ def write_rows(path: Path, kind: type, rows: Sequence[Any], first: str = "") -> 
     path.parent.mkdir(exist_ok=True)
     found = [line(getattr(row, name) for name in names) for row in rows]
     write_atomically(path, line(names) + "".join(kept + found))
-
-
-def plain_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Strict JSON: a non-finite number is a word."""
-    return {
-        key: str(value) if isinstance(value, float) and not isfinite(value) else value
-        for key, value in row.items()
-    }

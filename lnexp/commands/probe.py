@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,21 +15,19 @@ from ..lab.measure import measure
 from ..lab.probe import TABLE, probe_plan, probe_rows
 from ..lines import amount
 from ..proberow import ProbeRow
-from ..rows import header, line
 from ..runs.execute import is_done
-from ..runs.interrupt import interruptible
 from ..runs.local import Executor
-from ..runs.lock import locked
 from ..runs.plan import Plan
-from ..runs.rundir import strict_json, write_atomically
+from ..runs.rundir import strict_json
 from .boundary import one
-from .lab import failed_in
+from .lab import at_work, write_rows
 from .read import step_numbers
-from .run import INTERRUPTED
+from .resumable import resumable
 
 PICTURES = ("gradient_by_layer", "stream_by_layer", "matrix_by_layer", "branch_by_layer")
 
 
+@resumable
 def probe(
     config: str,
     steps_text: str,
@@ -51,19 +48,14 @@ def probe(
     if decays:
         say(f"note: train.schedule {', '.join(sorted(decays))}: these steps stand before any decay")
     folder = plan.folder(out)
-    try:
-        with interruptible() as interruption, ExitStack() as locks:
-            locks.enter_context(locked(folder))
-            todo = [run for run in plan.runs if not is_done(run, folder / "runs" / run.name)]
-            what = f"{amount(len(plan.runs), 'run')} of {amount(max(steps) + 1, 'step')}"
-            say(f"{folder.name}: {what}, {len(todo)} to train")
-            failed = failed_in(plan, out, todo, jobs, executor, interruption)
-            unmeasured = measure(plan, out, jobs, [run.name for run in todo], [TABLE])
-            rows = list(probe_rows(plan, out, steps))
-            _write(folder / "lab" / "probe.csv", rows)
-    except KeyboardInterrupt:
-        say("interrupted: what is finished is kept; the same command goes on")
-        return INTERRUPTED
+    with at_work(folder, jobs, executor) as work:
+        todo = [run for run in plan.runs if not is_done(run, folder / "runs" / run.name)]
+        what = f"{amount(len(plan.runs), 'run')} of {amount(max(steps) + 1, 'step')}"
+        say(f"{folder.name}: {what}, {len(todo)} to train")
+        work.train(plan, todo)
+        unmeasured = measure(plan, out, jobs, [run.name for run in todo], [TABLE])
+        rows = list(probe_rows(plan, out, steps))
+        write_rows(folder / "lab" / "probe.csv", ProbeRow, rows)
     results, axes = load(folder), list(plan.sweep.axes)
     plain = [asdict(row) for row in rows]
     laws = judged(results.runs, plan.sweep.name, axes, plain)
@@ -77,15 +69,7 @@ def probe(
         _print_tables(plan, steps, cells, laws)
         print(folder / "lab" / "probe.csv", *pictures, sep="\n")
         print(f"{time.monotonic() - began:.0f} s")
-    if failed:
-        say(f"{amount(len(failed), 'run')} failed; error.txt in each folder says why")
-    return 1 if failed or unmeasured or undrawn else 0
-
-
-def _write(path: Path, rows: Sequence[ProbeRow]) -> None:
-    path.parent.mkdir(exist_ok=True)
-    found = [line(asdict(row).values()) for row in rows]
-    write_atomically(path, line(header(ProbeRow)) + "".join(found))
+    return work.exit_code() or int(bool(unmeasured or undrawn))
 
 
 def _draw(

@@ -7,8 +7,8 @@ from ..analysis.load import Results, load
 from ..console import say
 from ..errors import UserError
 from .claims import judged
+from .resumable import INTERRUPTED
 
-INTERRUPTED = 130
 PAUSE = 2.0  # seconds between two looks at the results, and three times what a page took
 
 

@@ -19,10 +19,10 @@ from ..runs.plan import Plan, PlannedRun
 from ..runs.rundir import Status, read_status
 from .choose import Choice
 from .plan import plans
+from .resumable import resumable
 
-INTERRUPTED = 130
 
-
+@resumable
 def run(
     configs: list[str],
     out: Path,
@@ -46,26 +46,22 @@ def run(
             print(run.name)
         return 0
     failed, unmeasured = list[str](), list[str]()
-    try:
-        with interruptible() as interruption, ExitStack() as locks:
-            for plan in made:  # all of them before run 1
-                locks.enter_context(locked(plan.folder(out)))
-                if plan.sweep.claims:
-                    record_claims(plan.folder(out), plan.sweep.claims, datetime.now())
-            for at, plan in enumerate(made):
-                work = todo[plan.sweep.name]
-                statuses = _train(
-                    plan, out, work, jobs, choice.force, fail_fast, executor, interruption
-                )
-                failed += [name for name, s in statuses.items() if s.status == "failed"]
-                if failed and fail_fast:
-                    made = made[: at + 1]
-                    say("--fail-fast: a run failed, so the sweep ends here")
-                    break
-                unmeasured += measure(plan, out, jobs, statuses)
-    except KeyboardInterrupt:
-        say("interrupted: what is finished is kept; the same command goes on")
-        return INTERRUPTED
+    with interruptible() as interruption, ExitStack() as locks:
+        for plan in made:  # all of them before run 1
+            locks.enter_context(locked(plan.folder(out)))
+            if plan.sweep.claims:
+                record_claims(plan.folder(out), plan.sweep.claims, datetime.now())
+        for at, plan in enumerate(made):
+            work = todo[plan.sweep.name]
+            statuses = _train(
+                plan, out, work, jobs, choice.force, fail_fast, executor, interruption
+            )
+            failed += [name for name, s in statuses.items() if s.status == "failed"]
+            if failed and fail_fast:
+                made = made[: at + 1]
+                say("--fail-fast: a run failed, so the sweep ends here")
+                break
+            unmeasured += measure(plan, out, jobs, statuses)
     wrong = [claim for plan in made for claim in _judge(plan, out)]
     if wrong and check:
         say(f"--check: refuted: {', '.join(wrong)}")

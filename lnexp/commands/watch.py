@@ -12,6 +12,7 @@ from ..analysis.runscsv import is_locked
 from ..errors import UserError
 from ..present.live import ASCII_BARS, BARS, live
 from .read import print_tables
+from .resumable import INTERRUPTED
 
 SECONDS = 1.0  # between two looks
 SHARE = 5  # reading takes at most one part in so many of the time
@@ -38,7 +39,7 @@ def watch(path: Path) -> int:
                     time.sleep(max(SECONDS, SHARE * (time.monotonic() - began)))
             screen.update("", refresh=True)
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     print_tables(results)
     return 0
 

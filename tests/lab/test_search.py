@@ -86,7 +86,6 @@ def test_whole_numbers_are_found_exactly_where_the_resolution_allows():
 
 @pytest.mark.parametrize("seeds", [1, 2, 3, 4, 5, 8])
 def test_a_value_is_settled_exactly_when_no_further_seed_can_change_it(seeds):
-    words = ("unstable", "stable", "undecided")
     for u, s, x in product(range(seeds + 1), repeat=3):
         if u + s + x > seeds:
             continue
@@ -97,7 +96,7 @@ def test_a_value_is_settled_exactly_when_no_further_seed_can_change_it(seeds):
             if a + b <= left
         }
         more = seeds_wanted(tally, seeds)
-        assert (more == 0) == (len(ends) == 1 or left == 0), (tally, words)
+        assert (more == 0) == (len(ends) == 1 or left == 0), tally
         assert 0 <= more <= left
 
 
