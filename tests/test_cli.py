@@ -110,7 +110,8 @@ def test_plots_are_written_headless_whatever_the_backend(trained):
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["show", "results"], ["plot", "results"], ["report", "results"]]
+    "words",
+    [["--help"], ["show", "results"], ["plot", "results", "--kind", "loss"], ["report", "results"]],
 )
 def test_reading_never_imports_torch(trained, words):
     code = (

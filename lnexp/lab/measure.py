@@ -2,6 +2,7 @@
 
 import csv
 import sys
+from collections import Counter
 from collections.abc import Collection, Sequence
 from io import StringIO
 from pathlib import Path
@@ -26,33 +27,39 @@ def measure(
     """What the tables (those that the sweep's claims read, or these) lack of the plan's finished
     runs, and the runs `again`; the caller holds the lock. Returns the runs whose measuring
     failed."""
-    folder, failed = plan.folder(out), list[str]()
-    for table in plan.sweep.lab if tables is None else tables:
-        lines = _kept(folder, table, again)
-        todo = [run for run in plan.runs if run.name not in lines and _due(folder, table, run)]
-        if todo:
-            say(f"lab/{table}.csv: measuring {amount(len(todo), 'run')}")
-            failed += _measured(folder, table, todo, jobs, lines)
-    return list(dict.fromkeys(failed))
+    folder = plan.folder(out)
+    names = plan.sweep.lab if tables is None else tables
+    kept = {table: _kept(folder, table, again) for table in names}
+    todo = [
+        (table, run)
+        for table, lines in kept.items()
+        for run in plan.runs
+        if run.name not in lines and _due(folder, table, run)
+    ]
+    for table, runs in Counter(table for table, _ in todo).items():
+        say(f"lab/{table}.csv: measuring {amount(runs, 'run')}")
+    return _measured(folder, todo, jobs, kept) if todo else []
 
 
 def _measured(
-    folder: Path, table: str, todo: list[PlannedRun], jobs: int, lines: Lines
+    folder: Path, todo: list[tuple[str, PlannedRun]], jobs: int, kept: dict[str, Lines]
 ) -> list[str]:
-    """Adds the runs' lines to `lines` and to the table, as they come; returns the runs without."""
+    """Adds the runs' lines to `kept` and to the tables, as they come; returns the runs without."""
     failed = []
-    with workers(lines_of, [(table, *work(run, folder)) for run in todo], jobs) as (futures, _):
-        ended = zip((run.name for run in todo), futures, strict=True)
+    # One crew for all tables: its start costs more than a small run's readings.
+    asked = [(table, *work(run, folder)) for table, run in todo]
+    with workers(lines_of, asked, jobs) as (futures, _):
         quiet = not sys.stderr.isatty()
-        bar = tqdm(ended, desc=f"lab/{table}.csv", unit="run", total=len(todo), disable=quiet)
-        for name, future in bar:
+        ended = zip(todo, futures, strict=True)
+        bar = tqdm(ended, desc="lab", unit="run", total=len(todo), disable=quiet)
+        for (table, run), future in bar:
             try:
-                lines[name] = future.result()
-                _write(folder, table, lines)
+                kept[table][run.name] = future.result()
+                _write(folder, table, kept[table])
             except Exception as error:  # or the worker's death: no other run's concern
-                say(f"lab/{table}.csv: {name} not measured: {error}")
-                failed.append(name)
-    return failed
+                say(f"lab/{table}.csv: {run.name} not measured: {error}")
+                failed.append(run.name)
+    return list(dict.fromkeys(failed))
 
 
 def _due(folder: Path, table: str, run: PlannedRun) -> bool:

@@ -117,7 +117,7 @@ def test_a_worker_that_reaches_no_step_boundary_is_killed(sweep, monkeypatch):
 
 @needs_proc
 def test_no_worker_outlives_a_killed_parent_and_the_next_call_finishes(sweep):
-    write_config(sweep, LONG.replace("steps: 4000", "steps: 300"))
+    write_config(sweep, LONG.replace("steps: 4000", "steps: 150"))
     process = start(sweep)
     wait_for(lambda: len(training(sweep)) == 2)
     os.kill(process.pid, signal.SIGKILL)
