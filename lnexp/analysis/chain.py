@@ -18,6 +18,7 @@ from math import inf, nan
 
 import numpy as np
 import pandas as pd
+from numpy.lib.stride_tricks import sliding_window_view
 
 from lnexp.analysis.causes import RANK_COLLAPSE, VANISHING
 from lnexp.analysis.readings import block_norms
@@ -72,16 +73,30 @@ def beyond(values: np.ndarray, low: float = -inf, high: float = inf) -> Departur
 def _leaves(
     values: np.ndarray, low: np.ndarray, high: np.ndarray, usual: np.ndarray
 ) -> Departure | None:
-    at, inside = None, 0
-    for i in range(len(values)):
-        if at is None:
-            pair = values[i : i + 2]
-            if np.all(pair < low[i]) or np.all(pair > high[i]):
-                at, inside = i, 0
-        else:
-            inside = inside + 1 if low[at] <= values[i] <= high[at] else 0
-            at = None if inside == BACK else at
-    return None if at is None else Departure(at, float(values[at]), float(usual[at]))
+    after = np.append(values[1:], values[-1:])  # the last reading stands alone
+    out = ((values < low) & (after < low)) | ((values > high) & (after > high))
+    back = -1
+    for at in np.flatnonzero(out).tolist():
+        if at > back:
+            back = at + _came_back(values[at + 1 :], low[at], high[at])
+            if back == at:
+                return Departure(at, float(values[at]), float(usual[at]))
+    return None
+
+
+def _came_back(later: np.ndarray, low: float, high: float) -> int:
+    """How many readings it took until BACK in a row were inside; 0: that never was."""
+    look = 8 * BACK  # most are back soon: a long series is not searched to its end each time
+    while True:
+        near = later[:look]
+        if len(near) < BACK:
+            return 0
+        whole = sliding_window_view((low <= near) & (near <= high), BACK).all(axis=1)
+        if whole.any():
+            return int(whole.argmax()) + BACK
+        if look >= len(later):
+            return 0
+        look *= 4
 
 
 def _median_before(values: np.ndarray) -> np.ndarray:
@@ -166,24 +181,36 @@ def _by_place(name: str, parts: pd.DataFrame) -> pd.DataFrame:
 
 def _by_layer(table: pd.DataFrame) -> pd.DataFrame:
     """Root of the summed squares over the parts of each layer."""
-    keys, at = np.unique(table[["step", "layer"]].to_numpy(), axis=0, return_inverse=True)
-    norms = np.zeros(len(keys))
-    np.hypot.at(norms, at.ravel(), column(table, "value").to_numpy())
-    return pd.DataFrame({"step": keys[:, 0], "layer": keys[:, 1], "part": "", "value": norms})
+    at, first = _places(table, ["step", "layer"])
+    norms = np.zeros(len(first))
+    np.hypot.at(norms, at, column(table, "value").to_numpy())
+    return table.iloc[first].assign(part="", value=norms)
+
+
+def _places(table: pd.DataFrame, keys: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Of each row the number of its group, in order of appearance, and each group's first row."""
+    at = table.groupby(keys, sort=False).ngroup().to_numpy()
+    return at, np.unique(at, return_index=True)[1]
 
 
 def _first_place(name: str, table: pd.DataFrame, leaves: Rule) -> list[dict]:
     """The part of a layer that left first; at a tie the one that went farthest."""
+    if not len(table):
+        return []
+    at, first = _places(table, ["layer", "part"])
+    order = np.argsort(at, kind="stable")
+    steps, values = (column(table, key).to_numpy()[order] for key in ("step", "value"))
+    starts = np.searchsorted(at[order], np.arange(len(first)))
     found = []
-    for place, readings in table.groupby(["layer", "part"], sort=False):
-        left = leaves(name, column(readings, "value").to_numpy())
+    for place, start, readings in zip(first, starts, np.split(values, starts[1:]), strict=True):
+        left = leaves(name, readings)
         if left is not None:
-            step = int(column(readings, "step").iloc[left.at])
-            found.append((step, -_distance(left), place, left))
+            found.append((int(steps[start + left.at]), -_distance(left), int(place), left))
     if not found:
         return []
-    step, _, (layer, part), left = min(found, key=lambda f: f[:2])
-    return [_row(step, name, left, int(layer), part, len(found))]
+    step, _, place, left = min(found, key=lambda f: f[:2])
+    row = table.iloc[place]
+    return [_row(step, name, left, int(row["layer"]), row["part"], len(found))]
 
 
 def _rises(name: str, values: np.ndarray) -> Departure | None:
