@@ -9,10 +9,10 @@ from typing import Any
 
 import pandas as pd
 
+from lnexp.analysis.manytables import many_tables
 from lnexp.analysis.points import later_axes, read_points
 from lnexp.analysis.runfolder import TABLES, BrokenRun, read_config
 from lnexp.analysis.runscsv import Row, frame, is_locked, row_of, save, sweep_rows
-from lnexp.analysis.table import BrokenTable, empty_table, read_table
 from lnexp.errors import UserError
 from lnexp.rows import header
 
@@ -44,29 +44,14 @@ class Results:
         if unknown := set(columns or []) - set(header(row_type)):
             raise KeyError(f"{name}.csv has no column {', '.join(sorted(unknown))}")
         asked = None if columns is None else list(columns)
-        found, lengths = [empty_table(row_type, asked)], []
-        for folder in self.runs["folder"]:
-            part = self._read(Path(folder) / f"{name}.csv", row_type, asked)
-            found.append(part)
-            lengths.append(len(part))
-        rows = pd.concat(found, ignore_index=True)
+        files = [Path(folder) / f"{name}.csv" for folder in self.runs["folder"]]
+        rows, lengths, notes = many_tables(files, row_type, asked)
+        self.notes += [note for note in dict.fromkeys(notes) if note not in self.notes]
         codes = pd.Series(range(len(lengths)), dtype="int64").repeat(lengths).to_numpy()
         for at, key in enumerate(("run", "sweep")):
             labels = pd.Categorical(self.runs[key])
             rows.insert(at, key, labels.take(codes))
         return rows
-
-    def _read(self, path: Path, row_type: type, columns: list[str] | None) -> pd.DataFrame:
-        """A table that is not there yet, or is broken (which is noted), has no rows."""
-        notes: list[str] = []
-        try:
-            part, notes = read_table(path, row_type, columns)
-        except (BrokenTable, OSError) as problem:
-            part = empty_table(row_type, columns)
-            if isinstance(problem, BrokenTable):
-                notes = [str(problem)]
-        self.notes += [note for note in notes if note not in self.notes]
-        return part
 
 
 def load(path: str | Path) -> Results:

@@ -8,7 +8,8 @@ import pandas as pd
 import yaml
 
 from lnexp.analysis.autopsy import Autopsy, parse
-from lnexp.analysis.table import BrokenTable, read_table
+from lnexp.analysis.stored import stored_table
+from lnexp.analysis.table import BrokenTable
 from lnexp.analysis.verdicts import Facts, Judgement, Outcome, judge
 from lnexp.config import RunConfig
 from lnexp.rows import EventRow, LayerRow, StepRow
@@ -111,7 +112,7 @@ def read_tables(
     for name, row_type in TABLES.items():
         path = folder / f"{name}.csv"
         try:
-            frames[name], more = read_table(path, row_type, columns[name])
+            frames[name], more = stored_table(path, row_type, columns[name])
         except OSError as problem:
             raise BrokenRun(f"{path}: {problem.strerror}") from None
         notes += more

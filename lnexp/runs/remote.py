@@ -131,8 +131,10 @@ def apply(folder: Path, changes: list[Change]) -> None:
 
 
 def held(folder: Path) -> dict[str, bytes]:
-    """A run's files as they are here, without its plots/."""
+    """A run's files as they are here, without its plots/ and what its readers keep."""
     if not folder.is_dir():
         return {}
     files = (path for path in folder.iterdir() if path.is_file())
-    return {path.name: path.read_bytes() for path in files if path.suffix != ".tmp"}
+    return {
+        path.name: path.read_bytes() for path in files if path.suffix not in (".tmp", ".parquet")
+    }
