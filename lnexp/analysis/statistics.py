@@ -134,13 +134,18 @@ def spikes(gap: np.ndarray) -> list[tuple[int, float]]:
     if len(gap) <= 20 or not np.isfinite(gap).all():
         return []
     steps = np.diff(gap)
-    spread = np.full(len(gap), mad(steps))
+    rise = gap[20:] - running_median(gap, 10)[10:-1]
+    spread = np.full(len(rise), mad(steps))
+    far = np.flatnonzero(rise > _limit(spread)) + 20  # elsewhere a larger spread changes nothing
     for window in (20, 60):
-        if len(gap) > window:
-            before = sliding_window_view(steps[:-1], window - 1)  # the step to judge is not in it
+        if len(far := far[far >= window]):
+            # The step to judge is not in it.
+            before = sliding_window_view(steps[:-1], window - 1)[far - window]
             center = np.median(before, axis=1, keepdims=True)
             local = np.median(np.abs(before - center), axis=1)
-            spread[window:] = np.maximum(spread[window:], local)
-    rise = gap[20:] - running_median(gap, 10)[10:-1]
-    limit = 6 * MAD_TO_SIGMA * spread[20:] / sqrt(2)
-    return [(int(i) + 20, float(rise[i])) for i in np.flatnonzero(rise > limit)]
+            spread[far - 20] = np.maximum(spread[far - 20], local)
+    return [(int(i) + 20, float(rise[i])) for i in np.flatnonzero(rise > _limit(spread))]
+
+
+def _limit(spread: np.ndarray) -> np.ndarray:
+    return 6 * MAD_TO_SIGMA * spread / sqrt(2)

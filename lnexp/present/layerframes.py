@@ -66,13 +66,15 @@ def sublayer(column: str, part: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
 
 def depths(runs: pd.DataFrame, layers: pd.DataFrame) -> pd.Series:
     """Blocks of each run; where the setting is not known, as many as left readings."""
-    seen = measured(layers, "grad_norm", ["run", "layer", "part"])
-    blocks = seen[seen["part"].isin(["attn", "mlp"])].groupby("run")["layer"].max() + 1
+    stated = pd.Series(dtype=float)
     if DEPTH in runs:
         values, known = split(runs[DEPTH])
         stated = pd.Series(values, index=list(runs["run"]))[known & np.isfinite(values)]
-        blocks = stated.combine_first(blocks.astype(float))
-    return blocks.astype("int64")
+    if len(stated) < len(runs):
+        seen = measured(layers, "grad_norm", ["run", "layer", "part"])
+        blocks = seen[seen["part"].isin(["attn", "mlp"])].groupby("run")["layer"].max() + 1
+        stated = stated.combine_first(blocks.astype(float))
+    return stated.astype("int64")
 
 
 def chosen_steps(

@@ -19,6 +19,7 @@ from matplotlib.ticker import MaxNLocator
 
 from lnexp.present.frames import STOPPED
 from lnexp.present.layerframes import LAST
+from lnexp.present.report import thin
 from lnexp.present.scale import Scale, scale_for
 from lnexp.present.style import (
     END_MARKERS,
@@ -33,6 +34,7 @@ from lnexp.present.style import (
     strokes,
 )
 
+STRETCHES = 1000  # of a long line; a picture is no more dots wide
 ENTRIES = 12  # series named in a legend; the rest is "and 18 more"
 
 
@@ -64,7 +66,7 @@ def over_steps(
     named = spread(names, ENTRIES)
     if threads is not None:
         for _, rows in threads.groupby(["series", "run"], sort=False):
-            rows = rows.sort_values("step", kind="stable")
+            rows = thinned(rows.sort_values("step", kind="stable"), "value")
             colour = colours[rows["hue"].iloc[0]]
             drawn = scale.place(rows["value"].to_numpy(dtype=float))
             ax.plot(rows["step"], drawn, color=colour, linewidth=0.6, alpha=0.7)
@@ -93,6 +95,7 @@ def draw_range(
     rows: pd.DataFrame, x: str, ax: Axes, scale: Scale, colour: str, line, label: str | None
 ) -> None:
     """The median as a line, smallest to largest as a band; a lone value as a dot."""
+    rows = thinned(rows, "median", "low", "high")
     at = rows[x].to_numpy(dtype=float)
     middle = scale.place(rows["median"].to_numpy(dtype=float))
     alone = np.isfinite(middle).sum() == 1
@@ -100,6 +103,14 @@ def draw_range(
     low, high = (scale.place(rows[end].to_numpy(dtype=float)) for end in ("low", "high"))
     if np.any(high > low):
         ax.fill_between(at, low, high, color=colour, alpha=0.16, linewidth=0)
+
+
+def thinned(rows: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """The rows to draw: of each stretch of a long line the extremes of each column."""
+    if len(rows) <= 2 * STRETCHES:
+        return rows
+    kept = [thin.curve(rows[column].to_numpy(dtype=float), STRETCHES) for column in columns]
+    return rows.iloc[np.unique(np.concatenate(kept))]
 
 
 def lane_rows(ended: pd.DataFrame | None) -> dict[str, int]:
