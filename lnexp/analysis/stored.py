@@ -70,9 +70,9 @@ def _stamp(seen: os.stat_result, row_type: type) -> bytes:
 
 def _recall(path: Path, stamp: bytes, wanted: list[str]) -> pd.DataFrame | None:
     """None: nothing is kept, it is damaged, or it is of another file or version."""
-    import pyarrow.parquet as pq  # pyright: ignore[reportMissingImports]
-
     try:
+        import pyarrow.parquet as pq  # pyright: ignore[reportMissingImports]
+
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             if (file.schema_arrow.metadata or {}).get(KEY) != stamp:
                 return None
@@ -92,7 +92,17 @@ def _series(name: str, column: Any) -> pd.Series:
 
 
 def _keep(path: Path, stamp: bytes, frame: pd.DataFrame) -> None:
-    """By rename, so that a reader sees a whole file. Where nothing may be written nothing is."""
+    """By rename, so that a reader sees a whole file. Where it cannot be written there is none."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    with suppress(Exception):  # a read-only folder, a full disk: nothing that a reader asked for
+        try:
+            _write(draft, stamp, frame)
+            os.replace(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def _write(path: Path, stamp: bytes, frame: pd.DataFrame) -> None:
     import pyarrow as pa  # pyright: ignore[reportMissingImports]
     import pyarrow.parquet as pq  # pyright: ignore[reportMissingImports]
 
@@ -100,12 +110,4 @@ def _keep(path: Path, stamp: bytes, frame: pd.DataFrame) -> None:
     columns = {name: pa.array(frame[name], from_pandas=False) for name in frame}
     table = pa.table(columns).replace_schema_metadata({KEY: stamp})
     keys = [name for name in frame if frame[name].dtype != "Float64"]
-    draft = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
-    with suppress(OSError):
-        try:
-            pq.write_table(
-                table, draft, compression="zstd", use_dictionary=keys, write_page_checksum=True
-            )
-            os.replace(draft, path)
-        finally:
-            draft.unlink(missing_ok=True)
+    pq.write_table(table, path, compression="zstd", use_dictionary=keys, write_page_checksum=True)
