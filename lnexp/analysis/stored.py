@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -45,7 +45,7 @@ def stored_table(
     frame = parse(text, row_type, None if keeps else columns)
     if keeps:
         _keep(beside(path), stamp, frame)
-    return frame[wanted], text.notes
+    return cast(pd.DataFrame, frame[wanted]), text.notes
 
 
 def beside(path: Path) -> Path:

@@ -123,7 +123,7 @@ def _plain(text: Text, wanted: list[str]) -> dict[str, pd.Series]:
         body = head + newline + rest.replace(b"nan", b"0")
         again = _read_csv(body, dict.fromkeys(unclear, np.float64), [""])
         missing |= {n: again[n].isna().to_numpy() for n in unclear}
-    series = {n: frame[n] for n in wanted}
+    series = {n: cast(pd.Series, frame[n]) for n in wanted}
     return series | {n: nullable(frame[n].to_numpy(), missing[n]) for n in floats}
 
 

@@ -3,10 +3,12 @@
     python scripts/bench/plot.py [runs] [rows]
 
 Made-up run folders of 200 steps and 4 to 12 blocks, read every 5 steps at level full; nothing is
-trained. The table of `rows` rows (default 10,000,000; 0: left out) is ten long runs at level light.
+trained. The table of `rows` rows (default 10,000,000; 0: left out) is ten long runs at level light,
+read from the CSVs and, with the extra `parquet`, from what is kept of them.
 """
 
 import json
+import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -14,11 +16,14 @@ from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest import mock
 
 import numpy as np
 import yaml
 
-from lnexp.analysis.load import load
+from lnexp.analysis import stored
+from lnexp.analysis.load import Results, load
+from lnexp.analysis.stored import SETTLED
 from lnexp.commands.read import plot
 from lnexp.config import Model, RunConfig, Train
 from lnexp.rows import LayerRow, StepRow, header, line
@@ -32,18 +37,23 @@ LIGHT = 4  # columns of layers.csv beyond its keys that level light has
 
 @contextmanager
 def timed(what: str) -> Iterator[None]:
-    began = time.perf_counter()
+    began, used = time.perf_counter(), time.process_time()
     yield
-    print(f"{what:<52} {time.perf_counter() - began:7.2f} s", flush=True)
+    wall, cpu = time.perf_counter() - began, time.process_time() - used
+    print(f"{what:<56} {wall:7.2f} s, {cpu:6.2f} s of CPU", flush=True)
 
 
-def layer_lines(depth: int, full: bool, rng: np.random.Generator) -> list[str]:
-    """One reading's rows without their step."""
+def layer_lines(depth: int, full: bool, steps: range, rng: np.random.Generator) -> Iterator[str]:
+    """The rows of all readings; no number twice, so that nothing packs better than real ones."""
     parts = [(-1, "embed"), *product(range(depth), ("attn", "mlp")), (depth, "head")]
-    values = rng.lognormal(size=(len(parts), len(header(LayerRow)) - 3)).tolist()
-    for row in values if not full else ():
-        row[LIGHT:] = [None] * (len(row) - LIGHT)
-    return [line([*part, *row]) for part, row in zip(parts, values, strict=True)]
+    heads = [f"{layer},{part}" for layer, part in parts]
+    columns = len(header(LayerRow)) - 3
+    measured = columns if full else LIGHT
+    rest = "," * (columns - measured)
+    for step in steps:
+        values = rng.lognormal(size=(len(parts), measured)).tolist()
+        for head, row in zip(heads, values, strict=True):
+            yield f"{step},{head},{','.join(map(repr, row))}{rest}\n"
 
 
 def write_run(folder: Path, config: RunConfig, seed: int, every: int, full: bool) -> int:
@@ -61,13 +71,11 @@ def write_run(folder: Path, config: RunConfig, seed: int, every: int, full: bool
     names = header(StepRow)
     body = "".join(line([getattr(row, name) for name in names]) for row in rows)
     (folder / "steps.csv").write_text(line(names) + body)
-    layers = layer_lines(config.model.depth, full, rng)
-    read = range(0, steps, every)
-    body = "".join(f"{step},{row}" for step in read for row in layers)
-    (folder / "layers.csv").write_text(line(header(LayerRow)) + body)
+    layers = list(layer_lines(config.model.depth, full, range(0, steps, every), rng))
+    (folder / "layers.csv").write_text(line(header(LayerRow)) + "".join(layers))
     (folder / "events.csv").write_text("step,phase,kind,role,module,op,detail\n")
     (folder / "status.json").write_text(json.dumps(STATUS | {"steps_done": steps, "unmoved": []}))
-    return len(read) * len(layers)
+    return len(layers)
 
 
 def write_sweep(
@@ -103,11 +111,22 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         sweep = Path(folder) / "long"
         made = write_sweep(sweep, 10, max(1, rows // 100), 1, full=False)  # 10 rows a step
-        results = load(sweep)
-        with timed(f"a layers table of {made:,} rows, all columns"):
-            results.layers()
-        with timed("the same, gradient norms alone"):
-            results.layers(["step", "layer", "part", "grad_norm"])
+        time.sleep(SETTLED)  # of a file that is still being written nothing is kept
+        with mock.patch.object(stored, "PYARROW", False):
+            results = load(sweep)
+            read_layers(results, f"a layers table of {made:,} rows")
+        if stored.PYARROW:
+            with timed("the same, read once more and kept as Parquet"):
+                results.layers()
+            read_layers(results, "from there")
+        print(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.1f} GB at most")
+
+
+def read_layers(results: Results, what: str) -> None:
+    with timed(f"{what}, all columns"):
+        results.layers()
+    with timed(f"{what}, gradient norms alone"):
+        results.layers(["step", "layer", "part", "grad_norm"])
 
 
 if __name__ == "__main__":
