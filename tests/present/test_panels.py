@@ -142,6 +142,29 @@ def test_a_line_of_medians_never_bridges_a_depth_at_which_all_failed():
     assert [list(line.get_xdata()) for line in crosses] == [[4.0]]
 
 
+def test_a_long_line_is_drawn_with_every_stretch_of_its_extremes_and_gaps_and_a_short_one_whole():
+    def drawn(steps):
+        step = np.arange(steps)
+        median = np.sin(step / 50) + np.random.default_rng(0).normal(size=steps)
+        median[steps // 3 : steps // 3 + 40] = np.nan
+        frame = pd.DataFrame(
+            {"step": step, "median": median, "low": median - 1, "high": median + 1}
+        )
+        ax = over_steps(frame.assign(series="a", hue="", dash="", n=1, m=1), fresh_axes())
+        return frame, ax.lines[0].get_xydata()
+
+    frame, line = drawn(50_000)
+    assert len(line) < 12_000
+    assert set(line[~np.isnan(line[:, 1]), 1]) <= set(frame["median"])
+    for start in range(0, 50_000, 500):  # ten times as long as a stretch
+        own = frame["median"].iloc[start : start + 500]
+        within = line[(line[:, 0] >= start) & (line[:, 0] < start + 500), 1]
+        assert np.isnan(within).any() == own.isna().any()
+        assert (np.nanmin(within), np.nanmax(within)) == (own.min(), own.max())
+    frame, line = drawn(2000)
+    np.testing.assert_array_equal(line[:, 1], frame["median"])
+
+
 def test_values_are_in_order_of_size_and_print_as_they_are_written():
     assert [value_text(v) for v in (1e-5, 0.001, 24, 1.0, True, [0.9, 0.95], None)] == [
         "1e-05", "0.001", "24", "1", "true", "[0.9, 0.95]", "not set",

@@ -223,8 +223,9 @@ def test_a_run_that_starts_anew_leaves_no_row_of_its_first_try(tmp_path):
     assert (driver / "steps.csv").read_bytes() == (node / "steps.csv").read_bytes()
 
 
-def test_a_run_with_plots_is_sent_without_them(tmp_path):
+def test_a_run_is_sent_without_plots_and_what_its_readers_keep(tmp_path):
     (tmp_path / "plots").mkdir()
+    (tmp_path / ".steps.parquet").write_bytes(b"PAR1")
     (tmp_path / "steps.csv").write_bytes(b"step\n")
     assert held(tmp_path) == {"steps.csv": b"step\n"}
 
