@@ -17,6 +17,7 @@ from lnexp.analysis.table import BrokenTable, Text, empty_table, parse, read_tex
 from lnexp.rows import EventRow
 
 TOGETHER = 8_000_000  # bytes of short files that are parsed as one
+THREADS = 8  # each holds a file's text; more wait for one another
 
 Tables = list[tuple[pd.DataFrame, list[int], list[str]]]  # rows, how many of each file, notes
 
@@ -29,7 +30,7 @@ def many_tables(
     A table that is not there yet, or is broken (which is noted), has no rows.
     """
     read = partial(_read, row_type=row_type, columns=columns)
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
+    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as threads:
         found = [table for tables in threads.map(read, _batches(paths)) for table in tables]
     frames = [empty_table(row_type, columns), *(frame for frame, _, _ in found)]
     lengths = [n for _, rows, _ in found for n in rows]
