@@ -92,11 +92,11 @@ class Watch:
         if inner in _watched:
             raise UserError(f"lnexp.watch: this {type(inner).__name__} is watched already")
         mistakes = Mistakes(inner, self.optimizers)
-        live, ranks = LiveProbe(self.model, self.measure, self.blocks), Ranks()
-        if ranks.rank == 0:
-            self._folder = self._open(live, ranks)
+        live = LiveProbe(self.model, self.measure, self.blocks)
+        if live.ranks.rank == 0:
+            self._folder = self._open(live, live.ranks)
         write = self._folder.write if self._folder else _nowhere
-        steps = Steps(self.model, self.optimizers, live, ranks, self.scale, mistakes, write)
+        steps = Steps(self.model, self.optimizers, live, self.scale, mistakes, write)
         steps.attach()
         _watched.add(inner)
         self._steps = steps
@@ -130,16 +130,23 @@ class Watch:
         if steps is None:
             return
         _watched.discard(bare(self.model))
+        ranks, shares = steps.ranks, (None, None)
+        # After an exception the other processes may not answer any more.
+        ranks.silent = ranks.sharded and error is not None
         try:
             steps.settle()
+            if ranks.reads and not ranks.silent:
+                shares = adam_shares(self.optimizers, ranks)
         finally:
             steps.detach()
             if folder is not None:
                 with folder:
-                    folder.finish(self._status(steps, error))
+                    folder.finish(self._status(steps, error, shares))
 
-    def _status(self, steps: Steps, error: BaseException | None) -> Status:
-        underflowed, below_eps = adam_shares(self.optimizers)
+    def _status(
+        self, steps: Steps, error: BaseException | None, adam: tuple[float | None, float | None]
+    ) -> Status:
+        underflowed, below_eps = adam
         # Only where every update was seen is it known that a tensor never moved.
         known = steps.updates and self.measure.every == 1 and self.measure.level != "off"
         still = [n for n, _ in steps.live.trainable if n not in steps.live.moved]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..rows import EventRow
+from .local import full
 from .nonfinite import exact_norm, kind_of, total
 from .tags import ModuleTags
 from .watch import Birth, Watch
@@ -115,7 +116,7 @@ def watched(model: nn.Module, run: Run) -> tuple[Watch, float, float]:
         objective = run(model)
         watch.backward = True
         objective.backward()
-    norms = [exact_norm(p.grad) for p in model.parameters() if p.grad is not None]
+    norms = [exact_norm(full(p.grad)) for p in model.parameters() if p.grad is not None]
     return watch, float(objective.detach()), total(norms)
 
 

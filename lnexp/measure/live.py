@@ -1,59 +1,21 @@
 """The probe of anybody's model: over the parameters that have a gradient in this step."""
 
-from collections.abc import Callable, Sequence
-from math import isfinite
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Adam, AdamW, Optimizer
 
 from ..config import Measure
-from .nonfinite import stacked, total
+from .large import LargeProbe
+from .local import local
 from .optimizer import underflow
 from .places import places, plain
-from .probes import Probe, norms
+from .probes import Probe
+from .ranks import Ranks
 from .replay import bare
+from .shards import ShardedProbe
 from .stream import StreamProbe
-
-# Private names of torch, looked up here alone.
-_foreach_copy_: Callable[..., None] = getattr(torch, "_foreach_copy_")  # noqa: B009
-_foreach_sub_: Callable[..., None] = getattr(torch, "_foreach_sub_")  # noqa: B009
-
-
-class LargeProbe(Probe):
-    """Models may be large: what can be is done in place, and memory is taken once."""
-
-    _copy: list[Tensor] | None = None
-    _finite = True  # the weights, when they were last looked at
-
-    def grads(self) -> list[Tensor]:
-        """A sparse gradient (of an embedding) as the dense one it stands for."""
-        return [g.to_dense() if g.is_sparse else g for g in super().grads()]
-
-    def whole(self, grads: Sequence[Tensor], due: bool) -> list[Tensor]:
-        return [] if due else [torch.linalg.vector_norm(stacked(norms(grads)).double())]
-
-    def weight_norm(self) -> float:
-        norm = total(self.weight_norms())
-        self._finite = isfinite(norm)
-        return norm
-
-    def copied(self) -> list[Tensor]:
-        """Into the same memory every time."""
-        now = [w.detach() for w in self.weights]
-        if self._copy is None:
-            self._copy = [w.clone() for w in now]
-        else:
-            _foreach_copy_(self._copy, now)
-        return self._copy
-
-    def updates(self) -> list[Tensor]:
-        """With the opposite sign, in place of the copy; an autopsy of the update needs the copy."""
-        if not self._finite:
-            return super().updates()
-        _foreach_sub_(self.kept, [w.detach() for w in self.weights])
-        updates, self.kept = self.kept, []
-        return updates
 
 
 class LiveProbe:
@@ -66,6 +28,7 @@ class LiveProbe:
             (plain(name), p) for name, p in self.model.named_parameters() if p.numel() > 0
         ]
         self.stream = StreamProbe(self.model, self.places.blocks, measure.sample)
+        self.ranks = Ranks(self.trainable)
         self.moved: set[str] = set()
         self._key: tuple[int, ...] = ()
         self._probe: Probe | None = None
@@ -79,11 +42,13 @@ class LiveProbe:
         live = [(name, p) for name, p in self.named if p.grad is not None]
         if not live:
             return None
-        key = tuple(p.data_ptr() for _, p in live)
+        key = tuple(local(p).data_ptr() for _, p in live)
         if key != self._key or self._probe is None:
             groups = self.places.groups([name for name, _ in live])
-            self._probe, self._key = LargeProbe(live, groups, self.measure, self.stream), key
-            self._probe.moved = self.moved
+            given = live, groups, self.measure, self.stream
+            sharded = self.ranks.sharded
+            self._probe = ShardedProbe(*given, self.ranks) if sharded else LargeProbe(*given)
+            self._key, self._probe.moved = key, self.moved
         return self._probe
 
 
@@ -93,17 +58,17 @@ def unwrapped(optimizer: Optimizer) -> Optimizer:
     return unwrapped(inner) if isinstance(inner, Optimizer) else optimizer
 
 
-def adam_shares(optimizers: list[Optimizer]) -> tuple[float | None, float | None]:
+def adam_shares(optimizers: Sequence[Optimizer], ranks: Ranks) -> tuple[float | None, float | None]:
     """Of Adam: shares of elements whose second moment underflowed, and whose lies below eps."""
-    elements = vanished = below = 0
+    counts = [0.0, 0.0, 0.0]
     for optimizer in optimizers:
         if type(optimizer) not in (Adam, AdamW):
             continue
         weights = [p for g in optimizer.param_groups for p in g["params"] if p in optimizer.state]
         for found in underflow(optimizer, weights) if weights else []:
-            elements += found.elements
-            vanished += found.vanished
-            below += found.below_eps
+            for i, n in enumerate((found.elements, found.vanished, found.below_eps)):
+                counts[i] += n
+    elements, vanished, below = ranks.sums(counts) if ranks.sharded else counts
     return (vanished / elements, below / elements) if elements else (None, None)
 
 

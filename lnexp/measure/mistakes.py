@@ -26,10 +26,10 @@ class Mistakes:
             raise UserError(
                 f"lnexp.watch: every parameter of this {type(model).__name__} is frozen"
             )
-        if any(type(p.data).__name__ == "DTensor" for p in model.parameters()):
+        if any(type(m).__name__ == "FullyShardedDataParallel" for m in model.modules()):
             raise UserError(
-                "lnexp.watch: the parameters are sharded over processes (FSDP2, DTensor), which is "
-                "not supported; DistributedDataParallel is"
+                "lnexp.watch: FullyShardedDataParallel flattens the parameters, which cannot be "
+                "read by layer; use torch.distributed.fsdp.fully_shard, or DistributedDataParallel"
             )
         self.model, self.several = model, len(optimizers) > 1
         self.unannounced = 0  # steps of the optimizer that no w.step came before

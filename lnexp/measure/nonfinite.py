@@ -80,7 +80,7 @@ def trusted(norm: float) -> bool:
 def exact_norm(tensor: Tensor) -> float:
     """L2 norm in fp64, scaled by the largest element so that no square leaves the format."""
     wide = tensor.detach().double()
-    largest = float(wide.abs().max())
+    largest = float(wide.abs().max()) if wide.numel() else 0.0
     if largest == 0 or not isfinite(largest):
         return largest
     return largest * float((wide / largest).norm())

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .local import local
 from .nonfinite import kind_of
 from .stats import describe, held
 from .watch import Birth
@@ -25,19 +26,23 @@ class Underflow:
 
 
 def underflow(optimizer: Optimizer, weights: Sequence[nn.Parameter]) -> list[Underflow]:
-    """One entry a tensor; empty where the optimizer keeps no second moment, or has not acted."""
+    """One entry a tensor, of the part that lies here; empty where the optimizer keeps no second
+    moment, or has not acted."""
     counts: list[Tensor] = []
+    elements: list[int] = []
     for weight in weights:
         state = optimizer.state.get(weight, {})
         if "exp_avg_sq" not in state:
             return []
-        v, eps, correction = state["exp_avg_sq"], *_eps_and_correction(optimizer, weight)
-        counts.append(((v == 0) & (state["exp_avg"] != 0)).sum())
+        v, m = local(state["exp_avg_sq"]), local(state["exp_avg"])
+        eps, correction = _eps_and_correction(optimizer, weight)
+        elements.append(v.numel())
+        counts.append(((v == 0) & (m != 0)).sum())
         counts.append((v.float() < (eps * correction) ** 2).sum())
     numbers = torch.stack(counts).tolist()
     return [
-        Underflow(weight.numel(), vanished, below)
-        for weight, vanished, below in zip(weights, numbers[::2], numbers[1::2], strict=True)
+        Underflow(size, vanished, below)
+        for size, vanished, below in zip(elements, numbers[::2], numbers[1::2], strict=True)
     ]
 
 

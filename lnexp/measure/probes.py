@@ -81,6 +81,7 @@ class Probe:
         self.measure = measure
         self.names = [name for name, _ in named]
         self.weights = [p for _, p in named]
+        self.sizes = [p.numel() for p in self.weights]
         # Views that updates in place are seen through; made once, since making them takes longer
         # than reading them.
         self.flat = [flat_view(w) for w in self.weights]
@@ -132,6 +133,19 @@ class Probe:
         """Their total norm in one reduction; empty: made of the tensors' norms, which are read."""
         return [total_norm([g.reshape(-1) for g in grads])]
 
+    def mended(
+        self, norms: Sequence[float], tensors: Sequence[Tensor]
+    ) -> tuple[list[float], list[int]]:
+        """Norms to be trusted, and the tensors whose norm left their type; of sharded tensors those
+        of the whole, as with `summed` and `nonfinite`."""
+        return mended(norms, tensors)
+
+    def summed(self, counts: list[float]) -> list[float]:
+        return counts
+
+    def nonfinite(self, grads: Sequence[Tensor]) -> int:
+        return nonfinite_elements(grads)
+
     def gradients(
         self,
         loss: Tensor,
@@ -160,17 +174,17 @@ class Probe:
         self._zero_outputs = dict(zip(zero_outputs, map(int, zeros), strict=True))
         grad_norm, grad_norms, overflowed = whole[0] if whole else nan, list[float](), list[int]()
         if due or not trusted(grad_norm):
-            grad_norms, overflowed = mended(raw or fetch(norms(grads))[0], grads)
+            grad_norms, overflowed = self.mended(raw or fetch(norms(grads))[0], grads)
         if not trusted(grad_norm):
             grad_norm = total(grad_norms)
         grad_norm, grad_norms = grad_norm / divisor, [norm / divisor for norm in grad_norms]
         if due:
-            self._fields = self._by_place("grad_norm", grad_norms)
+            self._fields, nonzero = self._by_place("grad_norm", grad_norms), self.summed(nonzero)
             for place, members in self.groups.items():
-                size = sum(self.weights[i].numel() for i in members)
+                size = sum(self.sizes[i] for i in members)
                 empty = size - sum(nonzero[i] for i in members)
                 self._fields[place]["zero_grad_fraction"] = empty / size
-            values = [norm / divisor for norm in mended(parts, slices)[0]]
+            values = [norm / divisor for norm in self.mended(parts, slices)[0]]
             self._set_matrices("grad_norm", values)
             for (place, field, _), value in zip(readings, forward, strict=True):
                 unscaled = value / scale if field == "stream_grad_rms" else value
@@ -181,7 +195,7 @@ class Probe:
             norms=grad_norms,
             grad_norm=grad_norm,
             overflowed=overflowed,
-            nonfinite=0 if isfinite(grad_norm) else nonfinite_elements(grads),
+            nonfinite=0 if isfinite(grad_norm) else self.nonfinite(grads),
         )
 
     def weight_norm(self) -> float:
@@ -191,7 +205,7 @@ class Probe:
 
     def weight_norms(self) -> list[float]:
         """Of each tensor."""
-        return mended(fetch(norms(self.weights))[0], self.weights)[0]
+        return self.mended(fetch(norms(self.weights))[0], self.weights)[0]
 
     def keep_weights(self) -> None:
         """Before the update, so that what it does can be told."""
@@ -200,7 +214,7 @@ class Probe:
             self._fields[place].update(fields)
         if self.full:
             slices = self._slices(self.weights)
-            self._set_matrices("weight_norm", mended(fetch(norms(slices))[0], slices)[0])
+            self._set_matrices("weight_norm", self.mended(fetch(norms(slices))[0], slices)[0])
         self.kept = self.copied()
 
     def copied(self) -> list[Tensor]:
@@ -214,11 +228,11 @@ class Probe:
         updates = self.updates()
         slices = self._slices(updates) if self.full else []
         moved, parts = fetch(norms(updates), norms(slices))
-        update_norms = mended(moved, updates)[0]
+        update_norms = self.mended(moved, updates)[0]
         self.moved.update(n for n, norm in zip(self.names, update_norms, strict=True) if norm)
         for place, fields in self._by_place("update_norm", update_norms).items():
             self._fields[place].update(fields)
-        self._set_matrices("update_norm", mended(parts, slices)[0])
+        self._set_matrices("update_norm", self.mended(parts, slices)[0])
         return total(update_norms)
 
     def forward_events(self, step: int) -> list[EventRow]:

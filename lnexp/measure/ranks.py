@@ -1,4 +1,4 @@
-"""What each process of a data-parallel run sees of its own batch, before gradients are averaged:
+"""What each process of a distributed run sees of its own batch, before gradients are averaged:
 afterwards a NaN of one is everybody's.
 """
 
@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from .local import is_sharded
 from .nonfinite import HALF
 from .probes import fetch
 
@@ -31,26 +32,61 @@ class Local:
 class Ranks:
     """`size` is 1 where nothing is distributed: then nothing is attached or sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, named: Sequence[tuple[str, nn.Parameter]]) -> None:
         there = dist.is_available() and dist.is_initialized()
         self.rank, self.size = (dist.get_rank(), dist.get_world_size()) if there else (0, 1)
-        self.names: list[str] = []
+        self.named = list(named)
+        self.sharded = any(is_sharded(weight) for _, weight in named)
+        self.silent = False  # nothing may be sent any more
         self._seen: list[tuple[int, Tensor]] = []
         self._handles: list[Any] = []
 
-    def attach(self, named: Sequence[tuple[str, nn.Parameter]]) -> None:
-        """A hook on a weight sees its gradient before DDP's reduction does."""
+    @property
+    def reads(self) -> bool:
+        """Whether this process reads gradients and weights; of whole ones the first one does."""
+        return self.rank == 0 or self.sharded
+
+    @property
+    def alike(self) -> bool:
+        """Whether every process has read the same."""
+        return self.size == 1 or self.sharded
+
+    def attach(self, model: nn.Module) -> None:
+        """A hook on a weight sees its gradient before the reduction does. A sharded weight has no
+        gradient of its own; the whole one, which stands in its module's place while that runs,
+        has: it is the same tensor in every step."""
         if self.size == 1:
             return
-        self.names = [name for name, _ in named]
-        for position, (_, weight) in enumerate(named):
+        position = {id(weight): i for i, (_, weight) in enumerate(self.named)}
+        if not self.sharded:
+            for _, weight in self.named:
+                self._listen(weight, position[id(weight)])
+        for module in model.modules() if self.sharded else ():
+            own = {n: position[id(p)] for n, p in module._parameters.items() if id(p) in position}
+            if own:
+                self._listen_inside(module, own)
 
-            def look(gradient: Tensor, position: int = position) -> None:
-                wide = torch.float32 if gradient.dtype in HALF else None
-                norm = torch.linalg.vector_norm(gradient.detach(), dtype=wide)
-                self._seen.append((position, norm))
+    def _listen(self, weight: Tensor, position: int) -> None:
+        def look(gradient: Tensor) -> None:
+            wide = torch.float32 if gradient.dtype in HALF else None
+            norm = torch.linalg.vector_norm(gradient.detach(), dtype=wide)
+            self._seen.append((position, norm))
 
-            self._handles.append(weight.register_hook(look))
+        self._handles.append(weight.register_hook(look))
+
+    def _listen_inside(self, module: nn.Module, own: dict[str, int]) -> None:
+        known: set[int] = set()
+
+        def begins(module: nn.Module, _: Any) -> None:
+            for name, position in own.items():
+                weight = module._parameters.get(name)
+                if weight is None or is_sharded(weight) or id(weight) in known:
+                    continue
+                if weight.requires_grad:
+                    known.add(id(weight))
+                    self._listen(weight, position)
+
+        self._handles.append(module.register_forward_pre_hook(begins))
 
     def detach(self) -> None:
         while self._handles:
@@ -62,16 +98,24 @@ class Ranks:
         norms = fetch([norm for _, norm in self._seen])[0] if self._seen else []
         bad = [at for (at, _), n in zip(self._seen, norms, strict=True) if not isfinite(n)]
         self._seen = []
-        first = bad[0] if bad else -1
-        mine = torch.tensor([float(loss), first, replayed], dtype=torch.float64, device=loss.device)
-        every = [torch.empty_like(mine) for _ in range(self.size)]
-        dist.all_gather(every, mine)
-        rows = [row.tolist() for row in every]
+        every = self._every([float(loss), float(bad[0] if bad else -1), float(replayed)]).tolist()
         locals_ = [
-            Local(rank, row[0], self.names[int(row[1])] if row[1] >= 0 else "")
-            for rank, row in enumerate(rows)
+            Local(rank, row[0], self.named[int(row[1])][0] if row[1] >= 0 else "")
+            for rank, row in enumerate(every)
         ]
-        return locals_, all(row[2] for row in rows)
+        return locals_, all(row[2] for row in every)
+
+    def norms(self, own: Sequence[float]) -> list[float]:
+        """L2 norms of wholes from those of the parts: scaled by the largest, so that no square
+        leaves the format; nan wins over inf."""
+        every = self._every(own)
+        largest = every.amax(0)
+        shares = torch.where(largest > 0, every / largest, 0.0)
+        whole = largest * shares.square().sum(0).sqrt()
+        return torch.where(largest.isfinite(), whole, largest).tolist()
+
+    def sums(self, own: Sequence[float]) -> list[float]:
+        return self._every(own).sum(0).tolist()
 
     def first_of(self, value: Any) -> Any:
         """The first rank's value that is not None."""
@@ -80,3 +124,13 @@ class Ranks:
         every: list[Any] = [None] * self.size
         dist.all_gather_object(every, value)
         return next((v for v in every if v is not None), None)
+
+    def _every(self, own: Sequence[float]) -> Tensor:
+        """(process, number), in fp64."""
+        if self.size == 1:
+            return torch.tensor([own], dtype=torch.float64)
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        mine = torch.tensor(own, dtype=torch.float64, device=device)
+        every = [torch.empty_like(mine) for _ in range(self.size)]
+        dist.all_gather(every, mine)
+        return torch.stack(every).cpu()

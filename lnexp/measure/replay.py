@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import UserError
 from .autopsy import Autopsy, as_shadow, report, watched
+from .local import is_sharded
 
 Closure = Callable[[], Tensor]
 RUNNING = ("running_", "num_batches_tracked")  # buffers that a training forward moves
@@ -81,7 +82,9 @@ def examine_closure(
         again()
         seen = watched(inner, lambda _: _loss_of(closure) * scale)
         again()
-        shadows = _in_fp64(inner, closure) if seen[0].origin else {}
+        # Sharded weights come into their modules as the forward runs, in their own type.
+        sharded = any(is_sharded(p) for p in inner.parameters())
+        shadows = _in_fp64(inner, closure) if seen[0].origin and not sharded else {}
     return report(step, seen, shadows, began)
 
 

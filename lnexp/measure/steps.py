@@ -16,7 +16,7 @@ from .live import LiveProbe, Scale
 from .mistakes import Mistakes
 from .nonfinite import MOST_SKIPS, Gradients, gradient_events, kind_of, nonfinite_events
 from .probes import Probe
-from .ranks import Local, Ranks
+from .ranks import Local
 from .replay import Closure, Rewind, examine_closure
 from .update import of_somebodys_update
 
@@ -44,12 +44,12 @@ class Steps:
         model: nn.Module,
         optimizers: Sequence[Optimizer],
         live: LiveProbe,
-        ranks: Ranks,
         scale: Scale,
         mistakes: Mistakes,
         write: Callable[[Record], None],
     ) -> None:
-        self.model, self.optimizers, self.live, self.ranks = model, optimizers, live, ranks
+        self.model, self.optimizers = model, optimizers
+        self.live, self.ranks = live, live.ranks
         self.scale, self.mistakes, self.write = scale, mistakes, write
         self.rewind = Rewind(live.model)
         self.done = 0
@@ -73,7 +73,7 @@ class Steps:
         for number, optimizer in enumerate(self.optimizers):
             hook = optimizer.register_step_post_hook(lambda *_, n=number: self._stepped(n))
             self._handles.append(hook)
-        self.ranks.attach(self.live.trainable)
+        self.ranks.attach(self.live.model)
         self.mistakes.attach()
         self._listen()
 
@@ -99,7 +99,7 @@ class Steps:
         if self.ranks.size > 1:
             seen, together = self.ranks.gather(value, together)
             value = torch.tensor(sum(s.loss for s in seen) / len(seen), dtype=torch.float64)
-        if self.ranks.rank == 0:
+        if self.ranks.reads:
             self._read(probe, value, baseline, seen)
         self._examine(replay if together else None, seen)
         self.mistakes.step_went_well()
@@ -117,6 +117,7 @@ class Steps:
         update_norm = None
         if updated:
             self.updates += 1
+        if updated and not self.ranks.silent:
             self._weight_norm = probe.weight_norm()
             if pending.due and probe.on:
                 update_norm = probe.updated()
@@ -132,7 +133,7 @@ class Steps:
                             loss=row.loss,
                             grad_norm=pending.before.grad_norm,
                         )
-        else:
+        if not updated:
             self.skipped += 1
         autopsy = pending.autopsy
         if autopsy is not None and autopsy.reproduced:  # its rows say more than the norms do
@@ -159,7 +160,7 @@ class Steps:
 
     def _stepped(self, number: int) -> None:
         if self._pending is None:
-            self.mistakes.unannounced += self.ranks.rank == 0
+            self.mistakes.unannounced += self.ranks.reads
             return
         self._pending.stepped.add(number)
         if len(self._pending.stepped) == len(self.optimizers):
@@ -225,8 +226,8 @@ class Steps:
         first one that fails by itself tells."""
         if replay is None or self._examined:
             return
-        failed = any(s.bad for s in seen) if seen else self.first_bad_step == self.done
-        if not failed:
+        own = any(s.bad for s in seen)
+        if not own and not (self.ranks.alike and self.first_bad_step == self.done):
             return
         self._examined, self.live.stream.paused = True, True
         try:
@@ -237,7 +238,7 @@ class Steps:
         finally:
             self.live.stream.paused = False
         if self.ranks.size > 1:
-            mine = seen[self.ranks.rank].bad and found.origin is not None
+            mine = (seen[self.ranks.rank].bad or not own) and found.origin is not None
             found = self.ranks.first_of(found if mine else None) or found
         if self._pending is not None:
             self._pending.autopsy = found

@@ -14,9 +14,12 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..rows import Phase
+from .local import local
 from .stats import describe, held
 from .tags import ModuleTags
 
+# Values between processes: what comes is another's, and its memory is unwritten at first.
+SENT = ("fsdp", "c10d", "_c10d_functional")
 # Their outputs are memory that nobody has written yet.
 UNWRITTEN = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "set_")
 FUSED = (nn.LayerNorm, nn.RMSNorm)  # they add eps in fp32 whatever the type of their input
@@ -58,9 +61,9 @@ class Watch(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        name = func._schema.name.split("::")[1]
+        space, name = func._schema.name.split("::")
         # A view makes no value: in backward the first one would be a saved tensor taken up again.
-        if not (self._seen_enough() or func.is_view or name in UNWRITTEN):
+        if not (self._seen_enough() or func.is_view or name in UNWRITTEN or space in SENT):
             for tensor in _floats(out):
                 if not _finite(tensor):
                     self._examine(func, args, kwargs, tensor)
@@ -210,13 +213,13 @@ def _kind(tensor: Tensor) -> Literal["nan", "inf"]:
 
 
 def _finite(tensor: Tensor) -> bool:
-    return bool(torch.isfinite(tensor.detach()).all())
+    return bool(torch.isfinite(local(tensor.detach())).all())
 
 
 def _floats(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         if value.is_floating_point():
-            yield value
+            yield local(value)
     elif isinstance(value, dict):
         yield from _floats(list(value.values()))
     elif isinstance(value, list | tuple):
