@@ -63,8 +63,10 @@ def read_run(folder: Path, point: dict[str, Any], locked: bool) -> tuple[dict[st
     status = outcome.status if outcome else "running" if locked else "interrupted"
     row["status"] = status
     try:
-        settings, _ = read_config(folder)
+        settings, seeds = read_config(folder)
         row |= settings
+        if not seeds:  # an imported log stands in its sweep under a seed of 0
+            row |= dict.fromkeys(("seed_init", "seed_data"))
         env = read_json(folder / "env.json")
         row |= _numbers(folder / "env.json", env, FACTS)
         if status != "running":
@@ -135,7 +137,7 @@ def read_autopsy(folder: Path) -> tuple[Autopsy | None, list[str]]:
 def read_config(folder: Path) -> tuple[dict[str, Any], dict[str, int]]:
     """Every setting by its dotted name (a later version's new key has its default), and seeds.
 
-    Of a watched or an imported run what is known alone; of a watched one no seeds.
+    Of a watched or an imported run what is known alone, and no seeds.
     """
     path = folder / "config.yaml"
     try:
@@ -147,14 +149,14 @@ def read_config(folder: Path) -> tuple[dict[str, Any], dict[str, int]]:
             for key, value in keys.items()
         }
         known = {key: value for key, value in flat.items() if key in DEFAULTS}
-        if "watched" in nested:
+        if "watched" in nested or "imported" in nested:
             return known, {}
         seeds = {f"seed_{key}": int(nested["seed"][key]) for key in ("init", "data")}
     except OSError as problem:
         raise BrokenRun(f"{path}: {problem.strerror}") from None
     except (yaml.YAMLError, AttributeError, TypeError, ValueError, KeyError):
         raise BrokenRun(f"{path}: not the config of a run") from None
-    return known if "imported" in nested else DEFAULTS | known, seeds
+    return DEFAULTS | known, seeds
 
 
 def read_outcome(folder: Path) -> Outcome | None:

@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 
 from lnexp.present.layerframes import sublayer
-from lnexp.present.over_layers import Quantity, lacks_stream, profile_rows
+from lnexp.present.over_layers import Quantity, profile_rows, was_read
 from lnexp.present.subject import Sweep
 
 MATRICES = tuple(
@@ -22,11 +22,12 @@ BRANCHES = (
         (0.0, 1.0),
     ),
 )
+NO_SUBLAYERS = "no run recorded its sublayers: measure.level full of lnexp's own models does"
 
 
 def matrix_by_layer(sweep: Sweep) -> Figure:
     what, where = "gradients by layer and matrix", "Ends: the embedding, and the head."
-    return profile_rows(sweep, MATRICES, what, where, lacks_stream(sweep))
+    return profile_rows(sweep, MATRICES, what, where, lacks_sublayers(sweep))
 
 
 def branch_by_layer(sweep: Sweep) -> Figure:
@@ -36,4 +37,8 @@ def branch_by_layer(sweep: Sweep) -> Figure:
         "of each attention (head: in the final norm)."
     )
     what = "what sublayers add, by layer"
-    return profile_rows(sweep, BRANCHES, what, where, lacks_stream(sweep))
+    return profile_rows(sweep, BRANCHES, what, where, lacks_sublayers(sweep))
+
+
+def lacks_sublayers(sweep: Sweep) -> str:
+    return "" if any(was_read(sweep, q.column) for q in BRANCHES) else NO_SUBLAYERS

@@ -199,7 +199,12 @@ def common_settings(runs: pd.DataFrame) -> str:
         if len(texts) == 1:
             text = texts.pop()
             parts.append(form.format(text) if form else setting_text(key, text))
-    seeds = {key: axis_texts(runs, key) for key in ("seed_init", "seed_data") if key in runs}
+    # Of other people's loops no seed is known.
+    seeds = {
+        key: axis_texts(runs.loc[runs[key].notna()], key)
+        for key in ("seed_init", "seed_data")
+        if key in runs
+    }
     if len(seeds) == 2 and seeds["seed_init"] == seeds["seed_data"]:
         seeds = {"seed": seeds["seed_init"]}
     for key, texts in seeds.items():

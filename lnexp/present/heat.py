@@ -17,7 +17,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 from lnexp.analysis.table import column
 from lnexp.present import frames
 from lnexp.present.frames import STOPPED, split
-from lnexp.present.grid import value_text
+from lnexp.present.guess import seed_texts
 from lnexp.present.layerframes import layer_totals
 from lnexp.present.multiples import label_left, multiples, title_cell
 from lnexp.present.over_layers import NO_LAYERS
@@ -42,7 +42,7 @@ def median_runs(runs: pd.DataFrame, cells: pd.DataFrame, ended: pd.DataFrame) ->
     Runs that ended early rank worst, the earliest last; of two in the middle the worse is taken.
     """
     gap = pd.Series(split(column(runs, "end_gap"))[0], index=list(column(runs, "run")))
-    seed = dict(zip(column(runs, "run"), column(runs, "seed_init"), strict=True))
+    seed = dict(zip(column(runs, "run"), seed_texts(runs), strict=True))
     end = ended.set_index("run")["step"]
     rows = []
     for cell, group in cells.groupby("facet", sort=False):
@@ -53,7 +53,7 @@ def median_runs(runs: pd.DataFrame, cells: pd.DataFrame, ended: pd.DataFrame) ->
             ),
         )
         run = order[len(order) // 2]
-        rows.append((cell, run, value_text(seed[run]), len(order)))
+        rows.append((cell, run, seed[run], len(order)))
     return pd.DataFrame(rows, columns=["facet", "run", "seed", "of"], dtype=object)
 
 
@@ -78,11 +78,12 @@ def picture(sweep: Sweep) -> Figure:
         pick = chosen[chosen["facet"] == cell].iloc[0]
         end = ends.loc[pick["run"]] if pick["run"] in ends.index else None
         heat(totals[totals["run"] == pick["run"]], ax, norm=norm, end=end)
-        median = f", the median of {pick['of']} runs" if pick["of"] > 1 else ""
-        words = f"seed {pick['seed']}{median}"
+        median = f"the median of {pick['of']} runs" if pick["of"] > 1 else ""
+        words = ", ".join(filter(None, (f"seed {pick['seed']}" * bool(pick["seed"]), median)))
         if end is not None:
             when = "after" if end["kind"] in STOPPED else "at"
-            words += f"; {end['kind']} {when} {frames.steps_text(pd.Series([end['step']]))}"
+            ending = f"{end['kind']} {when} {frames.steps_text(pd.Series([end['step']]))}"
+            words = "; ".join(filter(None, (words, ending)))
         title_cell(ax, cell, words)
     label_left(panels.values(), "layer")
     legend_of_all(list(panels.values()))

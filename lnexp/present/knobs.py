@@ -15,6 +15,7 @@ from lnexp.analysis import stability
 from lnexp.analysis.table import column
 from lnexp.present import frames
 from lnexp.present.grid import axis_texts, dress, in_order, varying
+from lnexp.present.guess import as_good_as, level_words
 from lnexp.present.over_grid import scale_of
 from lnexp.present.overview import RING, over_axis, verdict_map
 from lnexp.present.page import legend_beside, page
@@ -22,7 +23,6 @@ from lnexp.present.style import palette, plain, spread, strokes
 from lnexp.present.subject import FACETS, Sweep, cut, nothing
 
 EPS = ("model.eps", "train.adam_eps")
-REFERENCES = {"as good as letter frequencies": 0.0}
 LR_HELP = (
     "Dots: one run each; lines: medians over the seeds that stayed finite. Marks at the top: runs "
     "that did not, and unstable ones (diverged, lost, or stalled for another reason than being "
@@ -59,7 +59,7 @@ def lr(sweep: Sweep) -> Figure:
     if not len(points):
         return nothing(sweep, what, "no run has an end loss yet", absent)
     marked = with_unstable(points, sweep.runs)
-    references = _letter_frequencies(sweep.runs)
+    references = _levels(sweep.runs)
     scale = scale_of(marked, references, log=False)
     rows = scale.lanes and max(scale.lanes, 3)  # room for two lines of words
     scale = replace(scale, lanes=rows, above="not finite\nor unstable")
@@ -125,10 +125,10 @@ def _edges(runs: pd.DataFrame, members: pd.DataFrame) -> tuple[dict[str, str], d
     return edges, words
 
 
-def _letter_frequencies(runs: pd.DataFrame) -> dict[str, float]:
+def _levels(runs: pd.DataFrame) -> dict[str, float]:
     known = frames.measured(runs.assign(step=0), "h1", ["step"])["value"]
     levels = sorted({round(float(v), 4) for v in known if np.isfinite(v)})
-    return {f"guessing by letter frequency (H1): {level:.3g}": level for level in levels}
+    return {f"{level_words(runs)}: {level:.3g}": level for level in levels}
 
 
 def eps(sweep: Sweep) -> Figure:
@@ -156,6 +156,7 @@ def _eps_pair(
     points = frames.points(sweep.runs, dressed, texts, "end_gap", sweep.ended)
     points = lost_ends(points, dressed, sweep, texts)
     here = points[points["run"].isin(members["run"])]
+    references = as_good_as(sweep.runs)
     values, facet = in_order(texts), plain(members["facet"].iloc[0])
     over_axis(
         here,
@@ -164,8 +165,8 @@ def _eps_pair(
         labels=frames.counted(here, members),
         colours=palette(list(dressed["hue"])),
         dashes=strokes(list(dressed["dash"])),
-        references=REFERENCES,
-        scale=scale_of(points, REFERENCES, log=False),
+        references=references,
+        scale=scale_of(points, references, log=False),
     )
     above.set(ylabel="end gap (nats)", xlabel=axis, title=facet)
     place = dict(zip(sweep.runs["run"], texts, strict=True))

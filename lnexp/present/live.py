@@ -17,6 +17,7 @@ from lnexp.analysis.load import Results
 from lnexp.analysis.table import column
 from lnexp.lines import amount, one_line
 from lnexp.present.frames import measured
+from lnexp.present.guess import seed_texts
 from lnexp.present.sheet import Column, Sheet
 from lnexp.present.tables import axis_columns, by_sweep, figure
 
@@ -47,7 +48,7 @@ def _sheet(
     steps = replace(results, runs=some).steps(["step", "loss", "grad_norm"])
     loss, gradient = (series(steps, some, name) for name in ("loss", "grad_norm"))
     columns = [
-        Column("seed", [str(seed) for seed in column(some, "seed_init")], number=True),
+        Column("seed", seed_texts(some), number=True),
         Column("state", [words[i] for i in shown]),
         Column("steps", done(some, loss), number=True),
         Column("loss", [figure(last(values)) for values in loss], number=True),

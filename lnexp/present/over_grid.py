@@ -24,6 +24,7 @@ from lnexp.present.grid import (
     short_key,
     varying,
 )
+from lnexp.present.guess import as_good_as, gap_words
 from lnexp.present.overview import lanes, over_axis, verdict_map
 from lnexp.present.page import legend_beside, page
 from lnexp.present.scale import Kind, Scale, scale_for
@@ -59,10 +60,10 @@ def gradient_ratio(sweep: Sweep) -> Figure:
 def end_gap(sweep: Sweep) -> Figure:
     return _against_axis(
         sweep,
-        "end gap (loss minus that of guessing by letter frequency)",
+        f"end gap ({gap_words(sweep.runs)})",
         {"end_gap": ("median of the last steps", sweep.ended)},
         ylabel="end gap (nats)",
-        references={"as good as letter frequencies": 0.0},
+        references=as_good_as(sweep.runs),
         log=False,
     )
 

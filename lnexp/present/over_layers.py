@@ -175,16 +175,16 @@ def profile_rows(
 
 
 def lacks_gradients(sweep: Sweep) -> str:
-    return "" if _was_read(sweep, "grad_norm") else NO_LAYERS
+    return "" if was_read(sweep, "grad_norm") else NO_LAYERS
 
 
 def lacks_updates(sweep: Sweep) -> str:
-    return "" if _was_read(sweep, "update_norm") else NO_UPDATES
+    return "" if was_read(sweep, "update_norm") else NO_UPDATES
 
 
 def lacks_stream(sweep: Sweep) -> str:
-    return "" if any(_was_read(sweep, q.column) for q in STREAM) else NO_STREAM
+    return "" if any(was_read(sweep, q.column) for q in STREAM) else NO_STREAM
 
 
-def _was_read(sweep: Sweep, column: str) -> bool:
+def was_read(sweep: Sweep, column: str) -> bool:
     return column in sweep.layers and bool(frames.split(sweep.layers[column])[1].any())

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from lnexp.present import frames, layerframes
 from lnexp.present.grid import dress
+from lnexp.present.guess import level_words
 from lnexp.present.multiples import cell_words, label_left, multiples, title_cell
 from lnexp.present.over_layers import NO_LAYERS
 from lnexp.present.page import legend_beside, legend_of_all, page
@@ -70,7 +71,7 @@ def _references(runs: pd.DataFrame) -> dict[str, float]:
     found = {}
     for key, name in (
         ("ln_v", "ln V, a uniform guess"),
-        ("h1", "guessing by letter frequency (H1)"),
+        ("h1", level_words(runs)),
     ):
         known = frames.measured(runs.assign(step=0), key, ["step"])["value"] if len(runs) else []
         for level in sorted({round(float(v), 4) for v in known if np.isfinite(v)}):

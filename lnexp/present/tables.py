@@ -15,16 +15,17 @@ from lnexp.analysis.load import Results
 from lnexp.analysis.table import column
 from lnexp.lines import amount, one_line
 from lnexp.present.grid import short_key, value_text
+from lnexp.present.guess import LETTERS, gap_words, others, seed_texts
 from lnexp.present.sheet import Column, Sheet
 from lnexp.rows import line
 from lnexp.rules import caveats
 
 LEGEND = (
     "loss, gap: medians of the last 10 % of a run's steps (nats), and of those over a cell's runs; "
-    "gap: loss minus that of guessing by letter frequency; first/last: gradient norm of the first "
-    "block over that of the last; P(failure): nonfinite, diverged, lost or stalled, of the decided "
-    "runs [95 %]."
+    "gap: {gap}; first/last: gradient norm of the first block over that of the last; P(failure): "
+    "nonfinite, diverged, lost or stalled, of the decided runs [95 %]."
 )
+H1 = f"H1 = {{}} nats: the loss of {LETTERS}."
 NAMED = 3  # folders that are named where more are left out
 
 
@@ -78,6 +79,10 @@ def ratio(value: Any) -> str:
     return f"{value:.2f}" if 0.1 <= value < 1000 else f"{value:.1e}"
 
 
+def legend(runs: pd.DataFrame) -> str:
+    return LEGEND.format(gap=gap_words(runs))
+
+
 def _runs_sheets(results: Results) -> list[Sheet]:
     return [
         _runs_sheet(runs, axes, f"{sweep}: each run")
@@ -87,11 +92,8 @@ def _runs_sheets(results: Results) -> list[Sheet]:
 
 def _runs_sheet(runs: pd.DataFrame, axes: Sequence[str], title: str) -> Sheet:
     words, steps = outcomes(runs), _values(column(runs, "steps_done"))
-    pairs = list(zip(column(runs, "seed_init"), column(runs, "seed_data"), strict=True))
-    known = [[str(s) for s in pair if not pd.isna(s)] for pair in pairs]
-    seeds = ["/".join(dict.fromkeys(pair)) for pair in known]
     columns = [
-        Column("seed", seeds, number=True),
+        Column("seed", seed_texts(runs), number=True),
         Column("verdict", words),
         _numbers("loss", column(runs, "end_loss"), figure, 6),
         _numbers("gap", column(runs, "end_gap"), figure, 3),
@@ -99,7 +101,7 @@ def _runs_sheet(runs: pd.DataFrame, axes: Sequence[str], title: str) -> Sheet:
         Column("cause", list(column(runs, "cause")), rank=5, wraps=True),
         Column("run", list(column(runs, "run")), rank=1),
     ]
-    below = [*_horizons(words, steps), *caveats(column(runs, "model.norm")), LEGEND]
+    below = [*_horizons(words, steps), *caveats(column(runs, "model.norm")), legend(runs)]
     return _sheet(title, axis_columns(runs, axes), columns, below)
 
 
@@ -130,12 +132,13 @@ def _sheet(title: str, axes: list[Column], columns: list[Column], below: list[st
 def cells_sheets(results: Results) -> list[Sheet]:
     cells = all_cells(results.runs, results.axes)
     sheets = []
-    for (_, axes, title), sweep in zip(by_sweep(results), results.axes, strict=True):
-        sheets.append(_cells_sheet(cells.loc[cells["sweep"] == sweep], axes, title))
+    for (runs, axes, title), sweep in zip(by_sweep(results), results.axes, strict=True):
+        sheets.append(_cells_sheet(cells.loc[cells["sweep"] == sweep], axes, title, others(runs)))
     return sheets
 
 
-def _cells_sheet(cells: pd.DataFrame, axes: Sequence[str], title: str) -> Sheet:
+def _cells_sheet(cells: pd.DataFrame, axes: Sequence[str], title: str, given: bool) -> Sheet:
+    """`given`: the level of a gap of 0 is no H1 but what the user said."""
     share = [
         "-" if p is pd.NA else f"{p:.2f} [{low:.2f},{high:.2f}]"
         for p, low, high in zip(
@@ -146,7 +149,8 @@ def _cells_sheet(cells: pd.DataFrame, axes: Sequence[str], title: str) -> Sheet:
         )
     ]
     known = {figure(value) for value in _values(column(cells, "h1")) if value is not None}
-    h1, several = _one_h1(known), len(known) > 1
+    level = "baseline" if given else "H1"
+    h1, several = _one_h1(known, given), len(known) > 1
     counts = zip(column(cells, "finished"), column(cells, "runs"), strict=True)
     columns = [
         Column("runs", [f"{n} of {m}" for n, m in counts]),
@@ -155,7 +159,7 @@ def _cells_sheet(cells: pd.DataFrame, axes: Sequence[str], title: str) -> Sheet:
         Column("loss range", _ranges(cells, "end_loss"), rank=7),
         Column("gap", _medians(cells, "end_gap"), number=True, rank=3),
         Column("gap range", _ranges(cells, "end_gap"), rank=6),
-        *([_numbers("H1", column(cells, "h1"), figure, 4)] if several else []),
+        *([_numbers(level, column(cells, "h1"), figure, 4)] if several else []),
         Column("P(failure)", share, number=True),
         _numbers("first/last", column(cells, "grad_ratio_end"), ratio, 2),
         Column("causes", list(column(cells, "causes")), rank=5, wraps=True),
@@ -163,10 +167,10 @@ def _cells_sheet(cells: pd.DataFrame, axes: Sequence[str], title: str) -> Sheet:
     return _sheet(title, axis_columns(cells, axes), columns, h1)
 
 
-def _one_h1(values: set[str]) -> list[str]:
+def _one_h1(values: set[str], given: bool) -> list[str]:
     """One text, one H1: said once below the table instead of in every row."""
-    words = "nats: the loss of guessing by letter frequency."
-    return [f"H1 = {value} {words}" for value in values if len(values) == 1]
+    words = "Baseline: {} nats, where one was given." if given else H1
+    return [words.format(value) for value in values if len(values) == 1]
 
 
 def _medians(cells: pd.DataFrame, name: str) -> list[str]:

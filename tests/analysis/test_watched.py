@@ -1,16 +1,20 @@
 """A run folder that somebody's own loop left: what is not known of it stays unknown."""
 
 import json
+from dataclasses import asdict
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
 from lnexp.analysis.explain import explain
 from lnexp.analysis.load import load
 from lnexp.present.explain import as_json, in_words
-from lnexp.present.tables import tables
-from lnexp.rows import StepRow
+from lnexp.present.plots import LACKS, PICTURES
+from lnexp.present.subject import Sweep
+from lnexp.present.tables import as_tex, tables
+from lnexp.rows import LayerRow, StepRow
 
 from .folders import write_run
 
@@ -96,3 +100,28 @@ def test_every_reader_copes_with_it(loss, baseline, tmp_path):
 def test_words_speak_of_the_baseline_not_of_letters(tmp_path):
     said = as_json(explain(watched(tmp_path, FALL, baseline=3.5)))
     assert "0.5 nats below the baseline" in said and "letter" not in said
+
+
+@pytest.mark.parametrize(
+    ("baseline", "words"),
+    [
+        (3.5, "gap: loss minus the baseline that was given;"),
+        (None, "gap: none, since no baseline was given;"),
+    ],
+)
+def test_the_tables_say_what_a_gap_is_measured_from(baseline, words, tmp_path):
+    shown = as_tex(load(watched(tmp_path, FALL, baseline)))
+    assert words in shown and "letter" not in shown
+    own = as_tex(load(write_run(tmp_path, "own")))
+    assert "gap: loss minus that of guessing by letter frequency;" in own
+
+
+def test_level_full_of_a_watched_loop_has_no_picture_of_matrices_or_sublayers(tmp_path):
+    results = load(watched(tmp_path, FALL))
+    rows = [LayerRow(0, layer, "mlp", act_rms=1.0, grad_norm=1.0) for layer in range(3)]
+    layers = pd.DataFrame(map(asdict, rows)).assign(run="mine", sweep="")
+    sweep = Sweep(results.runs, results.steps(), layers, [], "mine")
+    assert not LACKS["stream_by_layer"](sweep)
+    for kind in ("matrix_by_layer", "branch_by_layer"):
+        assert "lnexp's own models" in LACKS[kind](sweep)
+        assert PICTURES[kind](sweep)

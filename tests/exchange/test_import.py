@@ -7,11 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from lnexp.analysis.baseline import constant_baseline
 from lnexp.analysis.load import load
 from lnexp.exchange.columns import as_rows
 from lnexp.exchange.logs import read_log
+from lnexp.present.plots import PICTURES
+from lnexp.present.subject import Sweep
+from lnexp.present.tables import as_tex
 
 from ..cli import lnexp
 from .logs import csv_log, loss_at, text_log, trainer_state
@@ -197,6 +201,32 @@ def test_show_plot_and_explain_serve_imported_runs(tmp_path):
     assert "no baseline" in words and "imported from a.log" in words and "seeds" not in words
     assert lnexp("plot", "results/imported", "--format", "png", cwd=tmp_path).code == 0
     assert (tmp_path / "results" / "imported" / "plots" / "loss.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ((), "gap: none, since no baseline was given;"),
+        (("--baseline", "4"), "gap: loss minus the baseline that was given;"),
+    ],
+)
+def test_no_reader_shows_a_seed_or_letter_frequencies_of_a_log(option, words, tmp_path):
+    text_log(tmp_path / "a.log")
+    assert lnexp("import", "a.log", *option, cwd=tmp_path).code == 0
+    results = load(tmp_path / "results" / "imported")
+    shown = as_tex(results)
+    told = [line for line in shown.splitlines() if line.startswith("a.log")][-1].split(" & ")
+    assert (told[0], told[1].strip()) == ("a.log", "") and words in shown and "letter" not in shown
+    assert ("Baseline: 4.000 nats" in shown) == bool(option)
+    cached = (tmp_path / "results" / "imported" / "runs.csv").read_text().splitlines()[1]
+    assert cached.startswith("a,,,")
+    sweep = Sweep(results.runs, results.steps(), results.layers(), ["data.path"], "imported")
+    figures = [PICTURES[kind](sweep) for kind in ("loss", "end_gap", "verdicts")]
+    texts = [text.get_text() for figure in figures for text in figure.findobj(Text)]
+    assert texts and not any("letter" in text or "seed 0" in text for text in texts)
+    page = tmp_path / "report.html"
+    assert lnexp("report", "results/imported", "--html", str(page), cwd=tmp_path).code == 0
+    assert words in page.read_text(encoding="utf-8")
 
 
 def test_an_imported_run_is_never_overwritten_and_two_logs_are_never_one_cell(tmp_path):

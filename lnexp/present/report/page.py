@@ -19,11 +19,12 @@ from lnexp.errors import UserError
 from lnexp.lines import amount
 from lnexp.present.explain import strict
 from lnexp.present.grid import choose_look, dress
+from lnexp.present.guess import level_words
 from lnexp.present.report import method, runtable, sweeps, thin
 from lnexp.present.report.charts import charts, library
 from lnexp.present.report.colours import curve_colours, outcome_css
 from lnexp.present.report.runs import Teller, Told, tell
-from lnexp.present.tables import LEGEND, cells_sheets
+from lnexp.present.tables import cells_sheets, legend
 
 HERE = Path(__file__).parent
 Judged = Mapping[str, Sequence[ClaimResult]]
@@ -103,7 +104,7 @@ def render(
         version=__version__,
         notes=results.notes,
         sweeps=pages,
-        legend=LEGEND,
+        legend=legend(results.runs),
         filters=[{"at": at, **vars(one)} for at, one in enumerate(filters)],
         heads=heads,
         rows=listed,
@@ -181,7 +182,7 @@ def _levels(results: Results, sweep: str) -> dict[str, Any]:
     """ln V and H1 of the sweep's texts: dotted lines, and what they are."""
     runs = results.runs.loc[results.runs["sweep"] == sweep]
     found: dict[str, list[float]] = {}
-    for key, name in (("ln_v", "ln V, a uniform guess"), ("h1", "H1, letter frequencies")):
+    for key, name in (("ln_v", "ln V, a uniform guess"), ("h1", level_words(runs))):
         found[name] = sorted({round(float(v), 4) for v in column(runs, key).dropna()})
     said = [f"{name}: {', '.join(map(str, v))}" for name, v in found.items() if v]
     words = f"Dotted: {'; '.join(said)}." if said else ""

@@ -12,6 +12,7 @@ from lnexp.analysis.load import Results
 from lnexp.analysis.runfolder import DEFAULTS
 from lnexp.analysis.table import column, numbers
 from lnexp.present.grid import axis_texts, in_order, short_key
+from lnexp.present.guess import seed_texts
 from lnexp.present.report.runs import Told
 from lnexp.present.tables import figure, ratio
 
@@ -65,7 +66,7 @@ def table(results: Results, told: Sequence[Told]) -> tuple[list[Head], list[list
         (Head("run"), _texts(column(runs, "run"))),
         (Head("verdict"), [Entry(text, text) for text in within]),
         *settings,
-        (Head("seed", number=True), [Entry(seed, seed.split("/")[0]) for seed in _seeds(runs)]),
+        (Head("seed", number=True), [Entry(seed, seed.split("/")[0]) for seed in seed_texts(runs)]),
         (Head("status"), _texts(column(runs, "status"))),
         (Head("cause"), _texts(column(runs, "cause"))),
         (Head("born bad"), [Entry(one.born, one.born) for one in told]),
@@ -93,7 +94,7 @@ def filters(results: Results) -> list[Filter]:
         _filter("cause", [cause or "none" for cause in column(runs, "cause")], True),
         _filter("sweep", list(column(runs, "sweep")), True),
         *(_filter(key, axis_texts(runs, key), key in axes) for key in DEFAULTS),
-        _filter("seed", _seeds(runs), True),
+        _filter("seed", [seed or UNKNOWN for seed in seed_texts(runs)], True),
     ]
     return [one for one in found if len(set(one.values) - {UNKNOWN}) > 1]
 
@@ -120,11 +121,6 @@ def _figures(values: pd.Series, form: Any) -> list[Entry]:
         )
         for value, gone in zip(numbers(values), values.isna(), strict=True)
     ]
-
-
-def _seeds(runs: pd.DataFrame) -> list[str]:
-    pairs = zip(column(runs, "seed_init"), column(runs, "seed_data"), strict=True)
-    return [str(a) if a == b else f"{a}/{b}" for a, b in pairs]
 
 
 def _numeric(texts: Sequence[str]) -> bool:
