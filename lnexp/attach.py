@@ -24,7 +24,7 @@ from .config import Measure
 from .errors import UserError
 from .measure.autopsy import Autopsy
 from .measure.live import LiveProbe, Scale, adam_shares, unwrapped
-from .measure.mistakes import Mistakes
+from .measure.mistakes import Mistakes, check_kinds
 from .measure.ranks import Ranks
 from .measure.replay import Closure, Rewind, bare, examine_closure
 from .measure.steps import Steps
@@ -77,7 +77,8 @@ class Watch:
         blocks: str = "",
         scaler: "torch.amp.GradScaler | None" = None,
     ) -> None:
-        several = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+        several = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+        check_kinds(model, several)
         self.model, self.optimizers = model, [unwrapped(o) for o in several]
         self.out, self.baseline, self.blocks = Path(out), baseline, blocks
         # accelerate's optimizers carry their scaler with them.

@@ -4,10 +4,37 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..errors import UserError
+
+
+def check_kinds(model: Any, optimizers: Sequence[Any]) -> None:
+    if not isinstance(model, nn.Module):
+        raise UserError(f"lnexp.watch: the model is a {type(model).__name__}, no torch.nn.Module")
+    other = [type(o).__name__ for o in optimizers if not isinstance(o, Optimizer)]
+    if other or not optimizers:
+        given = f"a {other[0]}" if other else "an empty list"
+        raise UserError(
+            f"lnexp.watch(model, optimizer): a torch.optim.Optimizer or a list of them is "
+            f"expected, not {given}"
+        )
+
+
+def as_loss(loss: Any) -> Tensor:
+    try:
+        value = torch.as_tensor(loss).detach()
+    except (TypeError, ValueError, RuntimeError):
+        raise UserError(
+            f"w.step(loss): one number is expected, not a {type(loss).__name__}; of a model's "
+            "output pass its loss"
+        ) from None
+    if value.numel() != 1:
+        shape = "x".join(map(str, value.shape))
+        raise UserError(f"w.step(loss): one number is expected, not {shape}; pass its mean")
+    return value
 
 
 class Mistakes:
@@ -51,10 +78,7 @@ class Mistakes:
         while self._handles:
             self._handles.pop().remove()
 
-    def before_reading(self, loss: Tensor) -> None:
-        if loss.numel() != 1:
-            shape = "x".join(map(str, loss.shape))
-            raise UserError(f"w.step(loss): one number is expected, not {shape}; pass its mean")
+    def before_reading(self) -> None:
         if self.unannounced and not self.several:
             raise UserError(
                 "w.step(loss): the optimizer has stepped without it; call w.step at every step, "

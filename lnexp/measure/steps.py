@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from ..rows import EventRow, Record, StepRow
 from .autopsy import Autopsy
 from .live import LiveProbe, Scale
-from .mistakes import Mistakes
+from .mistakes import Mistakes, as_loss
 from .nonfinite import MOST_SKIPS, Gradients, gradient_events, kind_of, nonfinite_events
 from .probes import Probe
 from .ranks import Local
@@ -87,8 +87,8 @@ class Steps:
     @torch.no_grad()
     def step(self, loss: Tensor | float, baseline: float | None, replay: Closure | None) -> None:
         self.settle()
-        value = torch.as_tensor(loss).detach()
-        self.mistakes.before_reading(value)
+        value = as_loss(loss)
+        self.mistakes.before_reading()
         probe = self.live.now()
         if probe is None:
             self.mistakes.no_gradients()

@@ -112,7 +112,9 @@ def trainscope(
 ) -> Look:
     from trainscope import TrainScope, TrainScopeConfig
 
-    scope = TrainScope(model, optimizer, TrainScopeConfig(run_dir=folder, run_name="run"))
+    # Without what it would send to wandb, whose run is open here.
+    config = TrainScopeConfig(run_dir=folder, run_name="run", integrations={"wandb": False})
+    scope = TrainScope(model, optimizer, config)
     stack.enter_context(scope)
     return lambda loss: scope.step(loss.item())
 

@@ -284,6 +284,16 @@ def test_a_watch_after_the_optimizer_two_watches_and_a_foreign_optimizer_are_ref
     with pytest.raises(UserError) as many, watching(tmp_path, model)[0] as w:
         w.step(torch.ones(4, 2))
     assert "4x2" in said(many)
+    with pytest.raises(UserError) as output, watching(tmp_path, model)[0] as w:
+        w.step({"loss": loss})
+    assert "not a dict; of a model's output pass its loss" in said(output)
+    for given, words in ((model, "not a Text"), ([], "not an empty list"), ([None], "a NoneType")):
+        with pytest.raises(UserError) as kind:
+            lnexp.watch(model, given, out=tmp_path / "run")
+        assert words in said(kind)
+    with pytest.raises(UserError) as function:
+        lnexp.watch(model.forward, other, out=tmp_path / "run")
+    assert "the model is a method, no torch.nn.Module" in said(function)
 
 
 def test_evaluation_mode_and_gradients_of_zero_are_pointed_out_once(tmp_path):
