@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import UserError
 from .autopsy import Autopsy, as_shadow, report, watched
@@ -109,10 +110,24 @@ def _gradients_kept(model: nn.Module) -> Iterator[None]:
             parameter.grad = gradient
 
 
+class Widen(TorchDispatchMode):
+    """What a model itself casts to a fixed type (scores for their softmax, logits for the loss)
+    stays in fp64 with the rest."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        dtype = kwargs.get("dtype")
+        if func is torch.ops.aten._to_copy.default and dtype and dtype.is_floating_point:
+            kwargs["dtype"] = torch.float64
+        return func(*args, **kwargs)
+
+
 def _in_fp64(model: nn.Module, closure: Closure) -> dict[str, dict[str, Any]]:
     """Empty where the model or its loss insists on a narrower type."""
     try:
-        with _widened(model), sdpa_kernel(SDPBackend.MATH):
+        with _widened(model), sdpa_kernel(SDPBackend.MATH), Widen():
             return {"float64": as_shadow(*watched(model, lambda _: _loss_of(closure)))}
     except (RuntimeError, TypeError, ValueError, NotImplementedError):
         return {}

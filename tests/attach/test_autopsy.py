@@ -85,6 +85,19 @@ def test_autocast_is_left_for_the_fp64_replay():
     assert not torch.is_autocast_enabled("cpu")
 
 
+def test_what_the_model_itself_casts_to_fp32_is_fp64_in_the_replay():
+    """As transformers' models write the softmax of their scores."""
+
+    class Scores(nn.Module):
+        def forward(self, x):
+            return (x @ x.T).softmax(-1, dtype=torch.float32).to(x.dtype)
+
+    model = nn.Sequential(nn.Linear(2, 2), Scores())
+    found = lnexp.autopsy(model, lambda: model(torch.ones(3, 2) * 1e25).float().sum())
+    assert found.origin is not None and (found.origin.module, found.origin.kind) == ("1", "inf")
+    assert found.nature == "numerical" and found.shadow["float64"]["finite"]
+
+
 def test_a_loss_that_insists_on_fp32_leaves_the_format_question_open():
     model = nn.Linear(2, 2)
     other = torch.ones(2, 2)
