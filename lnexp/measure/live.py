@@ -15,7 +15,7 @@ from .probes import Probe
 from .ranks import Ranks
 from .replay import bare
 from .shards import ShardedProbe
-from .stream import StreamProbe
+from .stream import StreamProbe, is_compiled
 
 
 class LiveProbe:
@@ -27,7 +27,8 @@ class LiveProbe:
         self.named = [
             (plain(name), p) for name, p in self.model.named_parameters() if p.numel() > 0
         ]
-        self.stream = StreamProbe(self.model, self.places.blocks, measure.sample)
+        compiled = is_compiled(model)  # wrapped by torch.compile, or in place
+        self.stream = StreamProbe(self.model, self.places.blocks, measure.sample, compiled)
         self.ranks = Ranks(self.trainable)
         self.moved: set[str] = set()
         self._key: tuple[int, ...] = ()

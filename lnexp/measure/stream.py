@@ -22,13 +22,13 @@ class StreamProbe:
     """Hooks stay while `attach`ed, since nobody says when a forward begins; those of evaluation
     are passed over."""
 
-    def __init__(self, model: nn.Module, blocks: list[str], sample: int) -> None:
+    def __init__(self, model: nn.Module, blocks: list[str], sample: int, compiled: bool) -> None:
         self.sample = sample
         modules = {plain(f"{name}.")[:-1]: m for name, m in model.named_modules()}
         self.blocks = [modules[name] for name in blocks if name in modules]
-        # Hooks are not seen by code that is compiled already.
-        whole = not any(_is_compiled(m) for m in model.modules())
-        self.readable = whole and len(self.blocks) == len(blocks)
+        # Code that is compiled already does not see hooks, and what is yet to be compiled would
+        # come out in other pieces, which may round differently.
+        self.readable = not compiled and len(self.blocks) == len(blocks)
         self.time_first = any(getattr(m, "batch_first", True) is False for m in model.modules())
         self.readings: dict[Place, dict[str, Tensor]] = {}
         self.zero_outputs: dict[str, Tensor] = {}
@@ -112,10 +112,12 @@ def _is_stream(value: Any) -> TypeGuard[Tensor]:
     return isinstance(value, Tensor) and value.is_floating_point() and value.dim() >= 2
 
 
-def _is_compiled(module: nn.Module) -> bool:
-    return (
+def is_compiled(model: nn.Module) -> bool:
+    """Or a part of it is."""
+    return any(
         type(module).__name__ == "OptimizedModule"
         or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
     )
 
 

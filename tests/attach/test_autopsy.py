@@ -1,6 +1,7 @@
 """lnexp.autopsy: one saved batch, one call."""
 
 import copy
+import json
 import math
 
 import pytest
@@ -10,7 +11,7 @@ from torch import nn
 import lnexp
 from lnexp.errors import UserError
 
-from .loops import batches, cross_entropy, encoder, hooks_of, separate
+from .loops import batches, cross_entropy, encoder, hooks_of, origin, rows, separate, trained
 
 
 def state(model: nn.Module) -> list[torch.Tensor]:
@@ -103,6 +104,29 @@ def test_a_loss_that_insists_on_fp32_leaves_the_format_question_open():
     other = torch.ones(2, 2)
     found = lnexp.autopsy(model, lambda: (model(torch.ones(1, 2)) @ other).sum() * math.inf)
     assert found.nature == "not known" and found.shadow == {}
+
+
+@pytest.mark.parametrize("level", ["light", "full"])
+def test_a_nan_inside_a_compiled_model_is_located(level, tmp_path):
+    class Sick(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("share", torch.zeros(()))
+
+        def forward(self, x):
+            return x + (1 - 2 * self.share).log()
+
+    model = separate(3)
+    model.encoder[1].mlp.append(sick := Sick())
+    compiled = torch.compile(model, backend="aot_eager")
+    trained(
+        compiled, tmp_path / "run", level=level, at=lambda step: sick.share.fill_(float(step == 2))
+    )
+    found = origin(tmp_path / "run")
+    assert (found["module"], found["op"]) == ("encoder.1.mlp.3", "aten.log.default")
+    layers = rows(tmp_path / "run", "layers")  # hooks would cut what is compiled into other pieces
+    assert layers and not any(row["act_rms"] for row in layers)
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["first_bad_step"] == 2
 
 
 def test_a_closure_that_returns_no_loss_is_told_what_to_write():

@@ -100,6 +100,57 @@ def test_a_nan_in_an_attention_is_located_through_the_plain_loop(make, name, tmp
     assert json.loads((tmp_path / "run" / "status.json").read_text())["first_bad_step"] == 3
 
 
+class BackwardNan(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * math.nan
+
+
+INSIDE = [
+    (gpt2, "transformer.h.2.attn", ["c_attn"]),
+    (llama, "model.layers.2.self_attn", ["q_proj", "k_proj"]),
+]
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize(("make", "attention", "scores"), INSIDE)
+def test_scores_that_overflow_are_found_in_their_attention_and_fp64_holds_them(
+    make, attention, scores, implementation, tmp_path
+):
+    model, now = make(), [0]
+    model.set_attn_implementation(implementation)
+    for name in scores:
+        module = model.get_submodule(f"{attention}.{name}")
+        module.register_forward_hook(lambda m, given, out: out * 1e25 if now[0] == 2 else None)
+    loop(model, tmp_path / "run", steps=4, at=lambda step: now.__setitem__(0, step))
+    found = origin(tmp_path / "run")
+    assert (found["module"], found["phase"]) == (attention, "forward")
+    assert "bmm" in found["op"] or "attention" in found["op"]
+    autopsy = json.loads((tmp_path / "run" / "autopsy.json").read_text())
+    assert (autopsy["step"], autopsy["nature"]) == (2, "numerical")
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("through", ["loop", "trainer"])
+@pytest.mark.parametrize(("make", "attention", "last"), [(m, a, n[-1]) for m, a, n in INSIDE])
+def test_a_gradient_that_goes_bad_in_an_attention_is_found_in_backward(
+    make, attention, last, through, tmp_path
+):
+    model, name = make(), f"{attention}.{last}"
+    model.get_submodule(name).register_forward_hook(lambda m, g, out: BackwardNan.apply(out))
+    if through == "loop":
+        loop(model, tmp_path / "run", steps=1)
+    else:
+        trainer(model, tmp_path, [adapter.WatchCallback(out=tmp_path / "run")])
+    found = origin(tmp_path / "run")
+    assert (found["module"], found["phase"], found["kind"]) == (name, "backward", "nan")
+    assert found["op"] == "BackwardNanBackward/aten.mul.Tensor"
+
+
 class Data(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return 64
@@ -123,11 +174,11 @@ def trainer(model, tmp_path, callbacks=(), accumulate=1):
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize(("make", "accumulate"), [(gpt2, 1), (gpt2, 2), (llama, 1)])
 def test_the_trainers_callback_reads_gradients_before_clipping_and_changes_nothing(
-    accumulate, tmp_path
+    make, accumulate, tmp_path
 ):
-    plain, model = gpt2(), gpt2()
+    plain, model = make(), make()
     trainer(plain, tmp_path, accumulate=accumulate)
     watch = adapter.WatchCallback(out=tmp_path / "run", level="full")
     logged = trainer(model, tmp_path, [watch], accumulate)
