@@ -15,7 +15,7 @@ from lnexp.config import KEYS, SECTIONS
 from lnexp.lines import short
 from lnexp.naming import clean_name, wrong_name
 from lnexp.overrides import Sheet
-from lnexp.rules import DEFAULTS, hashable, not_yet, show
+from lnexp.rules import DEFAULTS, hashable, show
 from lnexp.yamlwords import spaceless
 
 CASES = "[{model.depth: 2}]"
@@ -78,7 +78,6 @@ class Draft:
             self.unclear.add(key)
             if self.spaceless(value, *path):
                 return clean
-        if problem := problem or not_yet(key, clean):
             self.complain(problem, *path)
         return clean
 

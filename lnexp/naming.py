@@ -18,7 +18,9 @@ CLEAN = re.compile(r"[A-Za-z0-9._-]+")
 WINDOWS = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
 
 # What a run leaves on disk besides its rows, and how many of them; it changes none.
-NOT_IDENTITY = ("measure.snapshot_every", "measure.keep", "train.max_seconds")
+NOT_IDENTITY = (
+    "measure.snapshot_every", "measure.keep", "train.max_seconds", "train.checkpointing",
+)  # fmt: skip
 
 
 def identity(config: RunConfig, text_sha256: str, device: str) -> str:

@@ -101,19 +101,6 @@ def clashes(grid: list[Settings], unclear: Iterable[str]) -> Iterable[tuple[Clas
             yield rule, f"{first} x {second}: {listed}: {rule.remedy}{some}"
 
 
-# Known keys whose work comes with a later version: the values that this one has.
-AVAILABLE: dict[str, tuple[Any, ...]] = {
-    "train.checkpointing": ("auto", False),
-}
-
-
-def not_yet(key: str, value: Any) -> str:
-    if value in AVAILABLE.get(key, (value,)):
-        return ""
-    has = ", ".join(map(show, AVAILABLE[key]))
-    return f"{show(value)} is not available yet; this version has {has}"
-
-
 @dataclass(frozen=True)
 class Idle:
     """Keys that change nothing at points where `when` holds, because of the key `because`."""

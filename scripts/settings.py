@@ -9,7 +9,7 @@ from lnexp.config import EMBED_STD, SECTIONS
 from lnexp.model.init import POSITION_STD
 from lnexp.model.norms import NORMS
 from lnexp.model.placements import PLACEMENTS
-from lnexp.rules import AVAILABLE, DEFAULTS, show
+from lnexp.rules import DEFAULTS, show
 from lnexp.settings import INITS, MEANING
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
@@ -63,10 +63,7 @@ def page() -> str:
 
 def _setting(key: str) -> tuple[str, ...]:
     default = DEFAULTS[key]
-    takes = describe(key)
-    if key in AVAILABLE:
-        takes += f" (this version: {', '.join(map(show, AVAILABLE[key]))})"
-    return f"`{key}`", f"`{show(default)}`" if default != "" else "", takes, MEANING[key]
+    return f"`{key}`", f"`{show(default)}`" if default != "" else "", describe(key), MEANING[key]
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

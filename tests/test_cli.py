@@ -153,7 +153,6 @@ BAD = {
     ),
     "too short a text": (SMALL.replace("4000", "110"), "model.context", "largest context"),
     "width and heads": (SMALL.replace("heads: 2", "heads: 3"), "16", "heads"),
-    "not yet": (SMALL.replace("lr: 3e-3", "checkpointing: true"), "small.yaml:5", "not "),
     "no cuda here": (SMALL.replace("lr: 3e-3", "device: mps"), "small.yaml:5", "mps"),
 }
 

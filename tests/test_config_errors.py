@@ -351,19 +351,6 @@ def test_a_fixed_loss_scale_is_adams_to_absorb(wrong):
     assert "write adamw or adam" in lines[-1]
 
 
-@pytest.mark.parametrize(
-    ("setting", "says"),
-    [
-        ("train.checkpointing: true", "true is not available yet; this version has auto, false"),
-    ],
-)  # fmt: skip
-def test_what_comes_later_says_not_yet(wrong, setting, says):
-    key, _, value = setting.partition(": ")
-    section, _, leaf = key.partition(".")
-    assert only(wrong(f"{section}: {{{leaf}: {value}}}")) == f"exp.yaml:1: {key}: {says}"
-    assert only(wrong(f"sweep: {{{key}: [{value}]}}")) == f"exp.yaml:1: {key}: {says}"
-
-
 # ---------------------------------------------------------------------------- overrides
 
 

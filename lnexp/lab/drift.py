@@ -47,8 +47,10 @@ def _trained(subject: Subject, inject: bool) -> tuple[float | None, float | None
     """Drift of mean and of std, and end loss, of the run trained anew."""
     quiet = Measure(level="off", keep="none")
     # As many steps as it has: a run may have gone on beyond its config's.
-    length = subject.config.train.model_copy(update={"steps": subject.steps_done})
-    config = subject.config.model_copy(update={"measure": quiet, "train": length})
+    # A block that is computed again would meet another draw of noise.
+    settings = {"steps": subject.steps_done, "checkpointing": False}
+    alone = subject.config.train.model_copy(update=settings)
+    config = subject.config.model_copy(update={"measure": quiet, "train": alone})
     state = set_up(config, subject.corpus, subject.device)
     sublayers = [getattr(block, half) for block in state.model.blocks for half in HALVES]
     bodies: list[nn.Module] = [sublayer.body for sublayer in sublayers]

@@ -54,10 +54,12 @@ class ForwardProbe:
     @contextmanager
     def listening(self) -> Iterator[None]:
         self.readings, self.queries, self.zero_outputs = {}, {}, {}
-        handles = []
+        handles, over = [], []
 
         def on(module: nn.Module, hook: Callable[[Tensor, Tensor], None]) -> None:
             def read(_: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
+                if over:  # checkpointing computes a block again
+                    return
                 # Of two streams the first, the one that the next sublayer reads.
                 first = output[0] if isinstance(output, tuple) else output
                 with torch.no_grad(), torch.autocast(first.device.type, enabled=False):
@@ -75,6 +77,7 @@ class ForwardProbe:
             on(self.model.norm, lambda h, _: self._gradient(last, h))
             if is_norm(self.model.norm):
                 self._attach_norm(on, last, self.model.norm)
+            handles.append(self.model.head.register_forward_hook(lambda *_: over.append(True)))
             yield
         finally:
             for handle in handles:

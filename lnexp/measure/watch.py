@@ -61,6 +61,8 @@ class Watch(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
+        if self.backward and self.tags.calls:  # checkpointing computes a forward again
+            return out
         space, name = func._schema.name.split("::")
         # A view makes no value: in backward the first one would be a saved tensor taken up again.
         if not (self._seen_enough() or func.is_view or name in UNWRITTEN or space in SENT):

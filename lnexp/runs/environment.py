@@ -20,6 +20,7 @@ def environment(state: State, corpus: Corpus, device: str) -> dict[str, Any]:
     return {
         **machine(device),
         "compile": "each block" if state.config.train.compile else "off",
+        "checkpointing": "each block" if state.recompute else "off",
         "flush_denormal": state.config.train.flush_denormal,
         "optimizer": type(state.optimizer).__name__,
         "optimizer_kernel": "fused" if state.optimizer.defaults.get("fused") else "per tensor",

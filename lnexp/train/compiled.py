@@ -3,15 +3,14 @@
 The compiled calls stand beside the model, not in it: its modules keep their names, so snapshots
 and rows are the same with and without.
 
-Shapes: B batch, T time, V vocabulary.
 """
 
 import os
 import shutil
 from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..model.gpt import GPT
 
@@ -31,13 +30,12 @@ def compile_problem() -> str:
     return f"torch.compile needs a C++ compiler ({looked}); install one, or write compile: false"
 
 
-def compiled(model: GPT) -> Callable[[Tensor], Tensor]:
-    """The model's forward, ids BT -> logits BTV, with every block compiled at its first call."""
+def compiled(model: GPT) -> list[Callable[..., Any]]:
+    """The blocks' calls, each compiled when it is first made."""
     # Blocks may differ in a constant (layernorm scaling's sqrt(l)): each form is compiled once.
     # Above torch's own limit the rest would silently run as if compile were off.
     limits = {"recompile_limit": 2, "accumulated_recompile_limit": 4}
     for name, forms in limits.items():
         least = forms * len(model.blocks)
         setattr(torch._dynamo.config, name, max(least, getattr(torch._dynamo.config, name)))
-    blocks = [torch.compile(block, dynamic=False, options=OPTIONS) for block in model.blocks]
-    return lambda ids_BT: model.through(ids_BT, blocks)
+    return [torch.compile(block, dynamic=False, options=OPTIONS) for block in model.blocks]

@@ -1,13 +1,17 @@
 """What the loop does once when a step fails: hand it to the autopsy as it was."""
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from ..measure.autopsy import Autopsy, examine
 from ..measure.nonfinite import Gradients
 from ..measure.probes import Probe
 from ..measure.update import of_update
-from .state import State
+from ..model.gpt import GPT
+from .state import Forward, State
 
 
 def examine_step(state: State, x_BT: Tensor, y_BT: Tensor, step: int) -> Autopsy:
@@ -16,14 +20,18 @@ def examine_step(state: State, x_BT: Tensor, y_BT: Tensor, step: int) -> Autopsy
     def run(model: nn.Module) -> Tensor:
         state.running.rewind(model)
         with state.dropout.again():
-            return state.scale.scale(state.losses(model, x_BT, y_BT)[1])
+            return state.scale.scale(state.losses(eager(model), x_BT, y_BT)[1])
 
     def shadow(model: nn.Module, dtype: torch.dtype) -> Tensor:
         state.running.rewind(model)
         with state.dropout.again(), state.dropout.active():
-            return state.objective(model, x_BT, y_BT)[1]
+            return state.objective(eager(model), x_BT, y_BT)[1]
 
-    with state.running.kept():
+    def eager(model: nn.Module) -> Forward:
+        return state.eager(cast(GPT, model))
+
+    # What listens to modules sees each call of theirs end.
+    with state.running.kept(), set_checkpoint_early_stop(False):
         return examine(state.model, run, step=step, shadow=shadow)
 
 

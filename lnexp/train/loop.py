@@ -38,7 +38,7 @@ def train(state: State) -> Iterator[Record]:
 
         with probe.listening(due) as listens:
             # A compiled block shows nothing of what happens inside it.
-            forward = state.model if listens else state.forward
+            forward = state.eager(state.model) if listens else state.forward
             loss, objective = state.losses(forward, x_BT, y_BT)
             scale.scale(objective).backward()
         scale.unscale(state.optimizer, probe.grads())

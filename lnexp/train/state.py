@@ -3,8 +3,10 @@
 Shapes: B batch, T time, V vocabulary.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from math import inf
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ from ..model.init import build
 from .compiled import compiled
 from .optim import new_optimizer
 from .precision import PRECISIONS, Format
+from .recompute import recomputed, recomputes
 from .running import RunningStatistics
 from .scaling import LossScale
 from .streams import DropoutStream
@@ -30,6 +33,7 @@ class State:
     config: RunConfig
     model: GPT
     forward: Forward  # the model's as training calls it, compiled where train.compile says so
+    recompute: bool  # whether backward computes the blocks again instead of keeping what they made
     optimizer: Optimizer
     batches: Batches
     dropout: DropoutStream
@@ -43,6 +47,10 @@ class State:
     skipped: int = 0  # steps without an update
     seconds: float = 0.0  # of training so far
     seen: set[tuple[str, str]] = field(default_factory=set)  # kind and module of events written
+
+    def eager(self, model: GPT) -> Forward:
+        """Its forward with every module's own call, for what listens to them."""
+        return _forward(model, model.blocks, self.recompute)
 
     def losses(self, model: Forward, x_BT: Tensor, y_BT: Tensor) -> tuple[Tensor, Tensor]:
         """Cross entropy in nats, and what is minimised: with z_loss also z mean(log^2 Z)."""
@@ -59,18 +67,29 @@ class State:
         return loss, loss + z_loss * logits.logsumexp(-1).square().mean()
 
 
-def set_up(config: RunConfig, corpus: Corpus, device: str) -> State:
-    """Model, optimizer and data stream of a run, each from its own seed."""
+def _forward(model: GPT, blocks: Iterable[Callable[..., Any]], recompute: bool) -> Forward:
+    """The model's, by these calls of its blocks."""
+    if recompute:
+        blocks = [recomputed(*pair) for pair in zip(model.blocks, blocks, strict=True)]
+    return model if blocks is model.blocks else lambda ids_BT: model.through(ids_BT, blocks)
+
+
+def set_up(config: RunConfig, corpus: Corpus, device: str, memory: float = inf) -> State:
+    """Model, optimizer and data stream of a run, each from its own seed; the run may take `memory`
+    bytes."""
     torch.set_num_threads(config.train.threads)
     torch.set_flush_denormal(config.train.flush_denormal)
     target = torch.device(device)
     number_format = PRECISIONS[config.train.precision]
     model = build(config.model, len(corpus.vocabulary), config.seed.init)
     model.to(device=target, dtype=number_format.weights)
+    blocks = compiled(model) if config.train.compile else model.blocks
+    recompute = recomputes(config, len(corpus.vocabulary), memory)
     return State(
         config=config,
         model=model,
-        forward=compiled(model) if config.train.compile else model,
+        forward=_forward(model, blocks, recompute),
+        recompute=recompute,
         optimizer=new_optimizer(model, config.train),
         batches=Batches(
             corpus, config.train.batch_size, config.model.context, config.seed.data, target

@@ -13,7 +13,7 @@ from lnexp.lines import MOST
 from lnexp.present.page import house_style
 from lnexp.present.plots import PICTURES
 from lnexp.present.subject import Sweep
-from lnexp.rules import AVAILABLE, DEFAULTS
+from lnexp.rules import DEFAULTS
 from lnexp.sweep import load_sweep
 from lnexp.yamlfile import parse
 
@@ -22,7 +22,7 @@ from ..runs.small import write_config
 from .conftest import run_here
 
 INTEGERS = [key for key in KEYS if describe(key).startswith("a whole number")]
-REALS = [key for key in KEYS if describe(key).startswith("a number") and key not in AVAILABLE]
+REALS = [key for key in KEYS if describe(key).startswith("a number")]
 CHOICES = [key for key in KEYS if describe(key).startswith("one of")]
 
 
@@ -145,7 +145,7 @@ def test_off_is_a_level_of_measuring_on_the_command_line_too(planned):
 
 @pytest.mark.parametrize("yes, no", [("on", "off"), ("yes", "no"), ("True", "FALSE")])
 def test_every_switch_takes_every_word_for_on_and_off(tmp_path, yes, no):
-    switches = [key for key in KEYS if describe(key) == "true or false" and key not in AVAILABLE]
+    switches = [key for key in KEYS if describe(key) == "true or false"]
     assert "model.residual" in switches
     for key in switches:
         sweep = load_sweep(write_config(tmp_path, f"sweep: {{{key}: [{yes}, {no}]}}"))
@@ -255,7 +255,7 @@ def test_what_is_listed_twice_runs_once_and_is_said_once(tmp_path):
 
 
 def test_every_whole_number_may_be_written_with_an_exponent(tmp_path):
-    for key in (key for key in INTEGERS if key not in AVAILABLE):
+    for key in INTEGERS:
         value = 200 if key == "data.length" else 2
         text = written(key, "2e2" if value == 200 else "2e0")
         text += "  heads: 2\n" if key == "model.width" else ""
