@@ -3,12 +3,15 @@
 import json
 from collections.abc import Iterable, Sequence
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..analysis.claimpower import undecidable
 from ..runs.plan import Plan, PlannedRun, make_plan, placed
 from ..shipped import find
 from ..sweep import Sweep, load_sweep
+
+if TYPE_CHECKING:
+    from ..runs.forecast import Stopwatch
 
 
 def plans(configs: list[str], overrides: Sequence[str]) -> list[Plan]:
@@ -75,17 +78,43 @@ def combinations(item: Plan) -> list[dict[str, Any]]:
     return [{key: plain(value) for key, value in one.items()} for one in distinct.values()]
 
 
+def _costs(item: Plan, runs: list[PlannedRun], stopwatch: "Stopwatch") -> dict[str, Any]:
+    """Memory and time of runs of one model, one at a time."""
+    from ..model.memory import peak_bytes
+    from ..runs.machine import share
+    from ..train.recompute import recomputes
+
+    run = runs[0]
+
+    def memory(recompute: bool) -> int:
+        letters = len(run.corpus.vocabulary)
+        return placed(item.sweep, lambda: peak_bytes(run.config, letters, recompute))
+
+    kept = memory(False)
+    recompute = recomputes(run.config, share(run.device, 1), lambda: kept)
+    pace = stopwatch.pace(run.config, run.corpus, run.device, recompute)
+    return {
+        "checkpointing": "each block" if recompute else "off",
+        "bytes": memory(True) if recompute else kept,
+        "bytes_without_checkpointing": kept,
+        "seconds_per_step": pace and pace.step,
+        "seconds": pace and len(runs) * pace.seconds(run.config),
+    }
+
+
 def describe(item: Plan) -> dict:
     """The plan as plain data, an architecture once however many points share it."""
-    from ..model.check import step_bytes, step_flops
+    from ..model.check import step_flops
+    from ..runs.forecast import Stopwatch
 
     groups: dict[tuple, list[PlannedRun]] = {}
     for run in item.runs:
         c = run.config
         key = (c.model, len(run.corpus.vocabulary), c.train.batch_size, c.train.optimizer)
-        groups.setdefault((*key, c.train.precision, c.train.steps), []).append(run)
+        key += (c.train.precision, c.train.steps, c.train.threads, c.train.compile)
+        groups.setdefault((*key, c.measure.level), []).append(run)
     told = telling(item.sweep.axes, list(groups.values()))
-    models = []
+    models, stopwatch = [], Stopwatch()
     for runs in groups.values():
         config, vocabulary = runs[0].config, len(runs[0].corpus.vocabulary)
         built = runs[0].architecture
@@ -114,7 +143,7 @@ def describe(item: Plan) -> dict:
                 ],
                 "flops_per_step": flops,
                 "flops": flops * config.train.steps * len(runs),
-                "bytes": placed(item.sweep, lambda c=config, v=vocabulary: step_bytes(c, v)),
+                **_costs(item, runs, stopwatch),
             }
         )
     corpora = {run.corpus.sha256: run.corpus for run in item.runs}

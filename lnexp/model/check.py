@@ -1,7 +1,4 @@
-"""What a model would be, without training it: built on the meta device, which holds no data.
-
-Shapes: B batch, T time.
-"""
+"""What a model would be, without training it: built on the meta device, which holds no data."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +6,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
-from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
+from torch import nn
 
 from ..config import Model, RunConfig
 from ..errors import UserError
@@ -19,10 +15,6 @@ from .init import draw_of, weights
 from .norms import NORMS
 
 NORM_TYPES = tuple(cast(type[nn.Module], norm.build) for norm in NORMS.values())
-
-SAMPLED = 16  # blocks whose forward is run to count what it keeps: a thousand would take seconds
-# Types of the weights; autocast keeps fp32 ones.
-WEIGHTS = {"fp64": torch.float64, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -59,12 +51,12 @@ def encoder_decoder_norms(encoder: int, decoder: int) -> int:
 
 
 def on_meta(config: Model, vocabulary: int) -> GPT:
-    with torch.device("meta"), _countable("model.width", "a weight"):
+    with torch.device("meta"), countable("model.width", "a weight"):
         return GPT(config, vocabulary)
 
 
 @contextmanager
-def _countable(key: str, what: str) -> Iterator[None]:
+def countable(key: str, what: str) -> Iterator[None]:
     """torch refuses a tensor whose bytes no 64-bit integer counts, in several ways."""
     try:
         yield
@@ -103,49 +95,3 @@ def step_flops(config: RunConfig, vocabulary: int) -> int:
     block = 2 * (4 + 2 * m.mlp_ratio) * m.width**2 + 4 * m.context * m.width
     forward = m.depth * block + 2 * m.width * vocabulary
     return 3 * forward * m.context * config.train.batch_size
-
-
-def step_bytes(config: RunConfig, vocabulary: int) -> int:
-    """Bytes held at the end of a forward: weights, gradients, moments, activations kept for
-    backward (read off a forward on the meta device; beyond 16 blocks, each counts as those of
-    depth 9 to 16 do)."""
-    depth = config.model.depth
-    if depth <= SAMPLED:
-        return held_bytes(config, vocabulary)
-    half, whole = (held_bytes(_at_depth(config, n), vocabulary) for n in (SAMPLED // 2, SAMPLED))
-    return whole + (depth - SAMPLED) * (whole - half) // (SAMPLED // 2)
-
-
-def _at_depth(config: RunConfig, depth: int) -> RunConfig:
-    model = config.model.model_copy(update={"depth": depth})
-    return config.model_copy(update={"model": model})
-
-
-def held_bytes(config: RunConfig, vocabulary: int) -> int:
-    """step_bytes() read off the whole model."""
-    model = on_meta(config.model, vocabulary)
-    dtype = WEIGHTS.get(config.train.precision, torch.float32)
-    model.to(dtype)
-    parameters = sum(p.numel() for p in model.parameters())
-    moments = {"sgd": 1 if config.train.momentum else 0}.get(config.train.optimizer, 2)
-    own = {p.untyped_storage()._cdata for p in model.parameters()}
-    kept: dict[int, int] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in own:
-            kept[storage._cdata] = storage.nbytes()
-            held.append(tensor)  # a freed storage's address must not be counted for another
-        return tensor
-
-    held: list[Tensor] = []
-    with (
-        _countable("train.batch_size", "an activation"),
-        saved_tensors_hooks(keep, lambda tensor: tensor),
-    ):
-        ids_BT = torch.zeros(
-            config.train.batch_size, config.model.context, dtype=torch.long, device="meta"
-        )
-        logits = model(ids_BT)
-        torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids_BT.flatten())
-    return (2 + moments) * parameters * dtype.itemsize + sum(kept.values())

@@ -134,10 +134,52 @@ def _models(models: list[dict[str, Any]]) -> Sheet:
             column("FLOPs/step", lambda m: _scaled(m["flops_per_step"])),
             column("all FLOPs", lambda m: _scaled(m["flops"]), rank=7),
             column("memory", lambda m: f"{m['bytes'] / 2**20:,.0f} MiB", rank=1),
+            column("s/step", lambda m: _seconds(m["seconds_per_step"])),
+            column("time", lambda m: _time(m["seconds"])),
         ],
-        list(dict.fromkeys(f"{_title(m)}: {_norms(m)}" for m in models)),
+        [
+            *dict.fromkeys(f"{_title(m)}: {_norms(m)}" for m in models),
+            *_recomputed([m for m in models if m["checkpointing"] != "off"]),
+            *_timing(models),
+        ],
         whole="--json",
     )
+
+
+def _recomputed(models: list[dict[str, Any]]) -> Iterator[str]:
+    if models:
+        kept = ", ".join(f"{m['bytes_without_checkpointing'] / 2**20:,.0f}" for m in models)
+        yield (
+            f"{_titles(models)}: backward computes each block again (train.checkpointing); keeping "
+            f"what it made would take {kept} MiB"
+        )
+
+
+def _timing(models: list[dict[str, Any]]) -> Iterator[str]:
+    yield (
+        "memory: of a run's process. time: of all its runs one after the other, each on a core of "
+        "its own, from steps of shallow models timed now"
+    )
+    missing = sum(m["seconds_per_step"] is None for m in models)
+    if missing:
+        yield (
+            f"no time for {missing} of {amount(len(models), 'model')}: compiled, or timing all "
+            "of them would take longer than a plan may"
+        )
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
+def _time(seconds: float | None) -> str:
+    """'45 s', '12 min', '3.5 h'"""
+    if seconds is None:
+        return ""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.{int(seconds < 10 * size)}f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
 def _norms(model: dict[str, Any]) -> str:

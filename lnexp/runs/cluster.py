@@ -208,7 +208,8 @@ class _Driver:
 
     def _follow(self, run: PlannedRun, path: Path, began: Callable[[str], None]) -> Status:
         name, config = run.name, run.config
-        order = Order(name, config, run.device, run.corpus.sha256, __version__, held(path))
+        sha256 = run.corpus.sha256
+        order = Order(name, config, run.device, sha256, __version__, held(path), self.gpus)
         task = self.ray.remote(_task).options(
             num_cpus=config.train.threads, num_gpus=self.gpus, max_retries=0
         )

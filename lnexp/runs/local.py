@@ -12,6 +12,7 @@ from pebble import ProcessPool
 
 from ..config import RunConfig
 from .interrupt import SIGNALS, deaf_children
+from .machine import share
 from .plan import PlannedRun
 from .stop import Lines, listen
 from .worker import train_run
@@ -63,5 +64,9 @@ def workers(
 
 @contextmanager
 def local(folder: Path, todo: Sequence[PlannedRun], jobs: int) -> Iterator[Crew]:
-    with workers(train_run, [work(run, folder) for run in todo], jobs) as (futures, stop):
+    def may_take(run: PlannedRun) -> float:
+        return share(run.device, min(jobs, len(todo)))
+
+    asked = [(*work(run, folder), may_take(run)) for run in todo]
+    with workers(train_run, asked, jobs) as (futures, stop):
         yield Crew(dict(zip(futures, todo, strict=True)), stop)

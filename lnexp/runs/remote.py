@@ -13,6 +13,7 @@ from .. import __version__
 from ..config import RunConfig
 from ..data import Corpus
 from . import stop
+from .machine import share
 from .rundir import Status
 from .worker import train_run
 
@@ -39,6 +40,13 @@ class Order:
     sha256: str
     version: str  # of the driver's lnexp
     held: Mapping[str, bytes]  # the run's files as the driver has them
+    gpus: float = 0.0  # that the cluster gives the run
+
+    def may_take(self) -> float:
+        """On this node, beside as many runs of its kind as the cluster puts there."""
+        if self.device == "cuda":
+            return share(self.device, max(1.0, 1 / self.gpus))
+        return share(self.device, max(1.0, (os.cpu_count() or 1) / self.config.train.threads))
 
 
 def train_here(
@@ -56,7 +64,7 @@ def train_here(
         for name, content in order.held.items():
             (folder / name).write_bytes(content)
         changes, statuses = Changes(folder), list[Status]()
-        work = (str(folder), order.config, order.device, order.sha256, corpus)
+        work = (str(folder), order.config, order.device, order.sha256, order.may_take(), corpus)
         thread = Thread(target=lambda: statuses.append(train_run(*work)), daemon=True)
         thread.start()
         while thread.is_alive():

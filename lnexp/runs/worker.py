@@ -3,6 +3,7 @@
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from math import inf
 from pathlib import Path
 from traceback import format_exc
 
@@ -42,9 +43,10 @@ def train_run(
     config: RunConfig,
     device: str,
     data_sha256: str,
+    memory: float = inf,
     corpus: Corpus | None = None,
 ) -> Status:
-    """Train one run into its folder, on `corpus` or else the text it names.
+    """Train one run into its folder, on `corpus` or else the text it names, in `memory` bytes.
 
     An exception becomes status failed with its traceback in error.txt; it never leaves this
     function. Asked to stop, it leaves at the next step boundary with a snapshot to go on from.
@@ -54,7 +56,7 @@ def train_run(
     run = RunDir(Path(folder))
     try:
         corpus = corpus or text_of(config.data, data_sha256)
-        state = set_up(config, corpus, device)
+        state = set_up(config, corpus, device, memory)
         with run:
             _open(run, state, corpus, device)
             for record in train(state):

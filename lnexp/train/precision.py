@@ -75,22 +75,24 @@ def precision_problem(precision: str, device: str) -> str | None:
     return None
 
 
-@cache
 def slowness(precision: str, device: str) -> float:
-    """Time of a matrix product in that precision over fp32's, best of a few."""
+    """Time of a matrix product in that precision over fp32's."""
+    narrow = PRECISIONS[precision].products
+    return product_rate(torch.float32, device) / product_rate(narrow, device)
 
-    def best(dtype: torch.dtype) -> float:
+
+@cache
+def product_rate(dtype: torch.dtype, device: str = "cpu") -> float:
+    """FLOP/s of a product of 256 x 256 matrices, best of a few."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as a run has it; with more, other kernels may be chosen
+    try:
         a = torch.ones(256, 256, dtype=dtype, device=device)
         times = []
         for _ in range(5):
             began = perf_counter()
             float((a @ a)[0, 0])
             times.append(perf_counter() - began)
-        return min(times)
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as a run has it; with more, other kernels may be chosen
-    try:
-        return best(PRECISIONS[precision].products) / best(torch.float32)
+        return 2 * 256**3 / min(times)
     finally:
         torch.set_num_threads(threads)

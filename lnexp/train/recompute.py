@@ -14,15 +14,15 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..config import RunConfig
-from ..model.check import step_bytes
 
 
-def recomputes(config: RunConfig, vocabulary: int, memory: float) -> bool:
-    """Whether a run that may take `memory` bytes computes its blocks again."""
+def recomputes(config: RunConfig, memory: float, needs: Callable[[], int]) -> bool:
+    """Whether a run that may take `memory` bytes, and needs those to keep all, computes its blocks
+    again."""
     setting = config.train.checkpointing
     if setting != "auto":
         return setting
-    return memory < inf and step_bytes(config, vocabulary) > memory
+    return memory < inf and needs() > memory
 
 
 def recomputed(block: nn.Module, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,6 +17,7 @@ from ..config import RunConfig
 from ..data import Batches, Corpus, unigram_nll
 from ..model.gpt import GPT
 from ..model.init import build
+from ..model.memory import peak_bytes
 from .compiled import compiled
 from .optim import new_optimizer
 from .precision import PRECISIONS, Format
@@ -84,7 +85,8 @@ def set_up(config: RunConfig, corpus: Corpus, device: str, memory: float = inf) 
     model = build(config.model, len(corpus.vocabulary), config.seed.init)
     model.to(device=target, dtype=number_format.weights)
     blocks = compiled(model) if config.train.compile else model.blocks
-    recompute = recomputes(config, len(corpus.vocabulary), memory)
+    vocabulary = len(corpus.vocabulary)
+    recompute = recomputes(config, memory, lambda: peak_bytes(config, vocabulary))
     return State(
         config=config,
         model=model,
