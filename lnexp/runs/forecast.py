@@ -1,8 +1,9 @@
 """How long a run will take: a few steps of shallow models of its shape, timed here. Time is linear
 in depth (scripts/bench/depth.py)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from statistics import median
 from time import perf_counter, process_time
@@ -17,9 +18,9 @@ from ..train.precision import PRECISIONS, product_rate
 from ..train.state import set_up
 
 SECONDS = 4.0  # for all shapes of a plan together
-DEPTHS = (1, 4)
+DEPTHS = (1, 6)
 STEPS = 3  # at least, after a first one that counts for nothing
-ENOUGH = 0.05  # seconds of steps, where they are short
+ENOUGH = 0.2  # seconds of steps, where they are short
 REACHED = 0.2  # of the machine's rate in products, by a step of small matrices
 
 
@@ -53,7 +54,7 @@ class Stopwatch:
             if config.train.compile or _least(shallow, corpus, device) > self.left:
                 return None
             began = perf_counter()
-            self.timed[shape] = [_timed(c, corpus, device) for c in shallow]
+            self.timed[shape] = _timed(shallow, corpus, device)
             self.left -= perf_counter() - began
         first, last = self.timed[shape]
         return Pace(
@@ -85,24 +86,29 @@ def _least(shallow: list[RunConfig], corpus: Corpus, device: str) -> float:
     return flops / (REACHED * product_rate(products, device))
 
 
-def _timed(config: RunConfig, corpus: Corpus, device: str) -> Pace:
+def _timed(shallow: Sequence[RunConfig], corpus: Corpus, device: str) -> list[Pace]:
+    """Their steps in turn, so that whatever slows the machine meets each of them."""
     threads = torch.get_num_threads()
     # On one core its own time, whatever else the machine does meanwhile.
-    alone = device == "cpu" and config.train.threads == 1
+    alone = device == "cpu" and shallow[0].train.threads == 1
     clock: Callable[[], float] = process_time if alone else perf_counter
-    try:
-        state = set_up(config, corpus, device)
-        steps = train(state)
-        next(steps)
-        times = list[float]()
-        while len(times) < STEPS or sum(times) < ENOUGH:
-            began = clock()
-            next(steps)
-            times.append(clock() - began)
-        steps.close()
+
+    def timed(work: Callable[[], object]) -> float:
         began = clock()
-        validation_loss(state)
-        return Pace(median(times), clock() - began)
+        work()
+        return clock() - began
+
+    try:
+        states = [set_up(config, corpus, device) for config in shallow]
+        steps = [train(state) for state in states]
+        rounds = [[timed(partial(next, s)) for s in steps]]
+        while len(rounds) <= STEPS or sum(map(sum, rounds)) < ENOUGH:
+            rounds.append([timed(partial(next, s)) for s in steps])
+        for generator in steps:
+            generator.close()
+        paces = zip(*rounds[1:], strict=True)
+        validations = [timed(partial(validation_loss, state)) for state in states]
+        return [Pace(median(p), v) for p, v in zip(paces, validations, strict=True)]
     finally:
         torch.set_num_threads(threads)
 

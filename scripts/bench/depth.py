@@ -17,7 +17,6 @@ from tempfile import TemporaryDirectory
 
 SCALING = [(depth, 64, 8, 64) for depth in (10, 30, 100, 300, 1000)]
 OTHERS = [(12, 64, 16, 64), (6, 128, 16, 64), (100, 32, 8, 32)]  # depth, width, batch, context
-BARE = 360 * 2**20  # of a process with torch: the same at every depth
 
 CHILD = """
 import sys
@@ -84,6 +83,7 @@ def main() -> None:
     rows = []
     for checkpointing in (False, True):
         seconds, memory = {}, {}
+        bare = case((1, *SCALING[0][1:]), checkpointing, steps)["bytes"]
         for size in [*SCALING, *OTHERS]:
             row = case(size, checkpointing, steps)
             rows.append({"size": size, "checkpointing": checkpointing, **row})
@@ -97,10 +97,10 @@ def main() -> None:
                 flush=True,
             )
             if size in SCALING:
-                seconds[depth], memory[depth] = row["seconds"], row["bytes"] - BARE
+                seconds[depth], memory[depth] = row["seconds"], row["bytes"] - bare
         print(
             f"exponent over depth {min(seconds)} .. {max(seconds)}: seconds "
-            f"{exponent(seconds):.3f}, memory beyond the bare process {exponent(memory):.3f}"
+            f"{exponent(seconds):.3f}, memory beyond that of one block {exponent(memory):.3f}"
         )
     print(json.dumps(rows))
 

@@ -7,7 +7,7 @@ import torch
 
 from lnexp.config import Data, Measure, Model, RunConfig, Train
 from lnexp.data import load
-from lnexp.model.check import step_bytes
+from lnexp.model.memory import peak_bytes
 from lnexp.naming import run_name
 from lnexp.runs import checkpoint
 from lnexp.train.loop import train
@@ -125,7 +125,7 @@ def test_a_snapshot_of_either_kind_is_gone_on_from_by_the_other(tmp_path):
 
 def test_auto_recomputes_where_what_the_run_needs_is_more_than_it_may_take():
     wanted, vocabulary = config("auto"), len(CORPUS.vocabulary)
-    needs = step_bytes(wanted, vocabulary)
+    needs = peak_bytes(wanted, vocabulary)
     for memory, anew in ((needs, False), (needs - 1, True)):
         assert set_up(wanted, CORPUS, "cpu", memory).recompute is anew
         for setting in (True, False):
