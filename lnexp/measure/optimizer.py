@@ -30,12 +30,13 @@ def underflow(optimizer: Optimizer, weights: Sequence[nn.Parameter]) -> list[Und
     moment, or has not acted."""
     counts: list[Tensor] = []
     elements: list[int] = []
+    groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     for weight in weights:
         state = optimizer.state.get(weight, {})
         if "exp_avg_sq" not in state:
             return []
         v, m = local(state["exp_avg_sq"]), local(state["exp_avg"])
-        eps, correction = _eps_and_correction(optimizer, weight)
+        eps, correction = _eps_and_correction(groups[id(weight)], state)
         elements.append(v.numel())
         counts.append(((v == 0) & (m != 0)).sum())
         counts.append((v.float() < (eps * correction) ** 2).sum())
@@ -46,11 +47,9 @@ def underflow(optimizer: Optimizer, weights: Sequence[nn.Parameter]) -> list[Und
     ]
 
 
-def _eps_and_correction(optimizer: Optimizer, weight: nn.Parameter) -> tuple[float, float]:
+def _eps_and_correction(group: dict[str, Any], state: dict[str, Any]) -> tuple[float, float]:
     """eps, and sqrt(1 - beta2^t): v_hat = v / its square."""
-    group = next(g for g in optimizer.param_groups if any(p is weight for p in g["params"]))
-    t = float(optimizer.state[weight]["step"])
-    return group["eps"], sqrt(1 - group["betas"][1] ** t)
+    return group["eps"], sqrt(1 - group["betas"][1] ** float(state["step"]))
 
 
 def kernel(optimizer: Optimizer) -> str:
@@ -98,7 +97,8 @@ def failed_update(
     }
     if "exp_avg_sq" not in state:
         return birth, figures, bool(torch.isfinite(grad.double() * _lr(optimizer)).all())
-    eps, correction = _eps_and_correction(optimizer, weight)
+    group = next(g for g in optimizer.param_groups if any(p is weight for p in g["params"]))
+    eps, correction = _eps_and_correction(group, state)
     # Fused kernels compute in fp32 whatever the weights' type; the others in that type.
     math_type = torch.float32 if kernel(optimizer) == "fused" else weight.dtype
     (share,) = underflow(optimizer, [weight])
