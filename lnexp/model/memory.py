@@ -40,7 +40,9 @@ def peak_bytes(config: RunConfig, vocabulary: int, recompute: bool = False) -> i
     copies = 1 if config.measure.level == "off" else 2
     activations = int(LOOSE * activation_bytes(config, vocabulary, recompute))
     state = (1 + moments) * weights
-    return PROCESS + config.model.depth * BLOCK + 2 * state + max(activations, (1 + copies) * weights)
+    return (
+        PROCESS + config.model.depth * BLOCK + 2 * state + max(activations, (1 + copies) * weights)
+    )
 
 
 def _type(config: RunConfig) -> torch.dtype:

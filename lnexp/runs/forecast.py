@@ -43,9 +43,7 @@ class Stopwatch:
         self.left = SECONDS
         self.timed: dict[str, list[Pace]] = {}
 
-    def pace(
-        self, config: RunConfig, corpus: Corpus, device: str, recompute: bool
-    ) -> Pace | None:
+    def pace(self, config: RunConfig, corpus: Corpus, device: str, recompute: bool) -> Pace | None:
         """None: timing it takes longer than what is left, or it is compiled first."""
         depth = config.model.depth
         shallow = [_at(config, min(d, depth), recompute) for d in DEPTHS]
@@ -58,8 +56,8 @@ class Stopwatch:
             self.left -= perf_counter() - began
         first, last = self.timed[shape]
         return Pace(
-            _at_depth(depth, first.step, last.step),
-            _at_depth(depth, first.validation, last.validation),
+            at_depth(depth, first.step, last.step),
+            at_depth(depth, first.validation, last.validation),
         )
 
 
@@ -104,8 +102,6 @@ def _timed(shallow: Sequence[RunConfig], corpus: Corpus, device: str) -> list[Pa
         rounds = [[timed(partial(next, s)) for s in steps]]
         while len(rounds) <= STEPS or sum(map(sum, rounds)) < ENOUGH:
             rounds.append([timed(partial(next, s)) for s in steps])
-        for generator in steps:
-            generator.close()
         paces = zip(*rounds[1:], strict=True)
         validations = [timed(partial(validation_loss, state)) for state in states]
         return [Pace(median(p), v) for p, v in zip(paces, validations, strict=True)]
@@ -113,7 +109,7 @@ def _timed(shallow: Sequence[RunConfig], corpus: Corpus, device: str) -> list[Pa
         torch.set_num_threads(threads)
 
 
-def _at_depth(depth: int, first: float, last: float) -> float:
+def at_depth(depth: int, first: float, last: float) -> float:
     """On the line through what the two depths took."""
     shallow, deep = DEPTHS
     if depth <= deep:

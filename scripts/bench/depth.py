@@ -61,7 +61,8 @@ def case(size: tuple[int, ...], checkpointing: bool, steps: int) -> dict[str, fl
         )
         seconds, peak = python("-c", CHILD, str(config)).split()
         command = "from lnexp.cli import main; main()"
-        ((plan,),) = (p["models"] for p in json.loads(python("-c", command, "plan", str(config), "--json")))  # fmt: skip
+        said = python("-c", command, "plan", str(config), "--json")
+    ((plan,),) = (item["models"] for item in json.loads(said))
     return {
         "seconds": float(seconds),
         "bytes": int(peak),
@@ -79,7 +80,9 @@ def exponent(found: dict[int, float]) -> float:
 
 def main() -> None:
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    print("depth x width  batch context  checkpointing   s/step  planned ratio    MiB  planned ratio")
+    print(
+        "depth x width  batch context  checkpointing   s/step  planned ratio    MiB  planned ratio"
+    )
     rows = []
     for checkpointing in (False, True):
         seconds, memory = {}, {}
@@ -88,9 +91,10 @@ def main() -> None:
             row = case(size, checkpointing, steps)
             rows.append({"size": size, "checkpointing": checkpointing, **row})
             depth, width, batch, context = size
+            word = str(checkpointing).lower()
             mib, planned = row["bytes"] / 2**20, row["planned_bytes"] / 2**20
             print(
-                f"{depth:>5} x {width:<5} {batch:>6} {context:>7}  {str(checkpointing).lower():>13} "
+                f"{depth:>5} x {width:<5} {batch:>6} {context:>7}  {word:>13} "
                 f"{row['seconds']:8.4f} {row['planned_seconds']:8.4f} "
                 f"{row['planned_seconds'] / row['seconds']:5.2f} {mib:6.0f} {planned:8.0f} "
                 f"{planned / mib:5.2f}",

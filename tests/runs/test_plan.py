@@ -1,18 +1,27 @@
 """What a plan refuses and what it says."""
 
+import json
 from io import StringIO
 
 import pytest
 from rich.console import Console
 
 from lnexp.commands.plan import describe, plans
+from lnexp.config import Data, Model, RunConfig
+from lnexp.data import load
 from lnexp.errors import UserError
+from lnexp.model.memory import peak_bytes
 from lnexp.present.plan import print_plan
+from lnexp.runs import forecast, local, machine
+from lnexp.runs.execute import run_plan
+from lnexp.runs.forecast import Pace, Stopwatch
 from lnexp.runs.plan import make_plan
 from lnexp.sweep import load_sweep
 
-from .small import write_config
+from ..cases.conftest import NoPool
+from .small import rows, write_config
 
+MARKOV = Data(source="markov", length=900)
 TINY = "data: {source: markov, length: 900}\nmodel: {depth: 1, width: 8, heads: 1, context: 8}\n"
 
 
@@ -100,3 +109,58 @@ def test_cases_are_printed_as_the_combinations_they_are(tmp_path):
     assert "lr 1: depth 1" in text and "lr 2: depth 2" in text
     _, full = printed(tmp_path, "sweep: {model.depth: [1, 2], train.lr: [1, 2]}\n")
     assert "combinations" not in full
+
+
+def test_time_is_of_all_runs_and_says_how_it_was_found(tmp_path):
+    plan, text = printed(tmp_path, "train: {steps: 7}\nmeasure: {level: off}\nseeds: [0, 1]\n")
+    (model,) = plan["models"]
+    assert model["seconds"] == pytest.approx(2 * 7 * model["seconds_per_step"])
+    assert "each on a core of its own, from steps of shallow models timed now" in text
+    assert "no time for" not in text
+
+
+def test_time_beyond_six_blocks_lies_on_the_line_through_what_was_timed(monkeypatch):
+    clock = iter(range(10**6))
+    monkeypatch.setattr(forecast, "process_time", lambda: 3 * next(clock))  # 3 s whatever is done
+    config = RunConfig(data=MARKOV, model=Model(depth=2, width=8, heads=1, context=8))
+    watch = Stopwatch()
+    assert watch.pace(config, load(MARKOV), "cpu", False) == Pace(3, 3)
+    (timed,) = watch.timed.values()
+    deep = config.model_copy(update={"model": config.model.model_copy(update={"depth": 106})})
+    assert watch.pace(deep, load(MARKOV), "cpu", False) == Pace(3, 3)
+    assert forecast.at_depth(106, timed[0].step, 8.0) == 8 + 100 * 1
+    assert forecast.at_depth(3, 3.0, 8.0) == 8
+
+
+def test_what_would_take_too_long_to_time_is_left_out_and_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(forecast, "SECONDS", 0.0)
+    plan, text = printed(tmp_path, "sweep: {model.depth: [1, 2]}\n")
+    assert [m["seconds"] for m in plan["models"]] == [None, None]
+    assert "no time for 2 of 2 models" in text
+
+
+def test_auto_computes_again_what_does_not_fit_and_the_plan_says_what_it_would_take(
+    tmp_path, monkeypatch
+):
+    few, _ = printed(tmp_path, "")
+    assert few["models"][0]["checkpointing"] == "off"
+    monkeypatch.setattr(machine, "memory", lambda device: 1e6)
+    plan, text = printed(tmp_path, "")
+    (model,) = plan["models"]
+    assert model["checkpointing"] == "each block"
+    assert model["bytes"] <= model["bytes_without_checkpointing"] == few["models"][0]["bytes"]
+    assert "computes each block again (train.checkpointing); keeping what it made would" in text
+
+
+def test_a_run_is_given_its_share_of_the_machine_and_records_what_it_did(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "ProcessPool", NoPool)
+    plan = make_plan(load_sweep(write_config(tmp_path, TINY + "train: {steps: 2}\n")))
+    (run,) = plan.runs
+    needs = peak_bytes(run.config, len(run.corpus.vocabulary))
+    for whole, done in ((2 * needs, "off"), (needs, "each block")):
+        monkeypatch.setattr(machine, "memory", lambda device, whole=whole: whole)
+        run_plan(plan, tmp_path / done, jobs=1)
+        env = tmp_path / done / "small" / "runs" / run.name / "env.json"
+        assert json.loads(env.read_text(encoding="utf-8"))["checkpointing"] == done
+    assert machine.share("cpu", 4) == pytest.approx(machine.share("cpu", 1) / 4)
+    assert rows(tmp_path / "off") == rows(tmp_path / "each block")
