@@ -56,9 +56,8 @@ MEANING = {
     "train.flush_denormal": "the CPU sets denormal numbers (below 1e-38 in fp32) to 0",
     "train.compile": "torch.compile, block by block; equal within rounding. Steps that "
     "measure.level full reads, validation and the autopsy run without it",
-    "train.checkpointing": "true: backward computes each block again instead of keeping what it "
-    "made; auto: where the run would not fit in its share of the machine's memory. The same rows "
-    "to the bit, so no run id",
+    "train.checkpointing": "true: backward computes each block again, to save memory; auto: where "
+    "the run would not fit in its share of the machine's. Changes no bit, so no run id",
     "train.max_seconds": "a run stops after the step in which its training reaches this time, with "
     "status interrupted; a larger limit goes on. Changes no row, so no run id",
     "train.on_nonfinite": "at a loss or gradient that is NaN or Inf; continue: without that update",
