@@ -1,7 +1,11 @@
+import signal
 import sys
 from pathlib import Path
 
 import pytest
+
+# A shell's background job ignores SIGINT, and so would every process that a test starts to stop it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -1,9 +1,11 @@
 """Forward readings of one step (level full), by hooks that are gone when the step is over.
 
-Shapes: B sequences read, T time, D width. Readings are taken in fp64.
+Hooks copy the sequences that are read; the arithmetic is done afterwards, for many places at once.
+Shapes: B sequences read, T time, D width; P places at once. Readings are taken in fp64, those of
+attention scores in fp32 or wider.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import log
 from typing import Any
@@ -18,6 +20,10 @@ from ..model.norms import NORMS
 from ..rows import Part
 
 Place = tuple[int, Part]
+Reading = tuple[Sequence[Place], str, Tensor]  # P places, a field, its P values
+Hook = Callable[[nn.Module, tuple[Tensor, ...], Any], None]
+On = Callable[[nn.Module, Callable[[Tensor, Tensor], None]], None]
+AT_ONCE = 2**18  # elements: more leave the processor's cache
 
 
 def rms(x: Tensor) -> Tensor:
@@ -26,121 +32,202 @@ def rms(x: Tensor) -> Tensor:
 
 
 def token_cosine(x_BTD: Tensor) -> Tensor:
-    """Mean off-diagonal cosine between positions: (|sum u|^2 - sum |u|^2) / (T (T - 1))."""
-    T = x_BTD.shape[1]
+    """Mean off-diagonal cosine between positions: (|sum u|^2 - sum |u|^2) / (T (T - 1)). Places
+    may stand before B."""
+    T = x_BTD.shape[-2]
     u_BTD = nn.functional.normalize(x_BTD, dim=-1)
-    together = u_BTD.sum(1).square().sum(-1) - u_BTD.square().sum((1, 2))
-    return (together / (T * (T - 1))).mean()
+    together = u_BTD.sum(-2).square().sum(-1) - u_BTD.square().sum((-2, -1))
+    return (together / (T * (T - 1))).mean(-1)
 
 
 def attention_entropy(scores_BHTT: Tensor) -> Tensor:
-    """Mean over rows t > 1 of -sum p ln p / ln t: 1 is uniform, 0 looks at one position."""
+    """Mean over rows t > 1 of -sum p ln p / ln t: 1 is uniform, 0 looks at one position. Places may
+    stand before B."""
     entropies = torch.special.entr(scores_BHTT.softmax(-1)).sum(-1)[..., 1:]
     T = scores_BHTT.shape[-1]
-    return (entropies / torch.tensor([log(t) for t in range(2, T + 1)]).to(entropies)).mean()
+    shares = entropies / torch.tensor([log(t) for t in range(2, T + 1)]).to(entropies)
+    return shares.mean((-3, -2, -1))
+
+
+def _rms(x_P: Tensor) -> Tensor:
+    """P, over all else."""
+    return x_P.flatten(1).square().mean(1).sqrt()
 
 
 class ForwardProbe:
-    """Listens to one forward and backward; `readings` then maps a place to its numbers."""
+    """Listens to one forward and backward. Then `read` has its numbers, and `silent` those of norms
+    how many tokens each turned into 0."""
 
     def __init__(self, model: GPT, norm: str, eps: float, sample: int) -> None:
         self.model, self.sample, self.eps = model, sample, eps
         self.norm = NORMS[norm]
-        self.readings: dict[Place, dict[str, Tensor]] = {}
+        self.read: list[Reading] = []
+        self.silent: list[tuple[list[str], Tensor]] = []
         self.names = {module: name for name, module in model.named_modules()}
-        self.queries: dict[Place, Tensor] = {}  # until the keys are known
-        self.zero_outputs: dict[str, Tensor] = {}  # norm -> tokens it turned into 0
+        self._norms: dict[Place, nn.Module] = {}  # those that are read
+        self._hooks: list[tuple[dict, Hook]] = []
+        self._clear()
+
+    def _clear(self) -> None:
+        self._caught: dict[str, dict[Place, Tensor]] = {}
+        self._stream: Tensor | None = None  # as it is now, and the place that made it
+        self._made_by: Place = (-1, "embed")
+        self._over = False  # the forward: checkpointing computes blocks again, in backward
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        self.readings, self.queries, self.zero_outputs = {}, {}, {}
-        handles, over = [], []
-
-        def on(module: nn.Module, hook: Callable[[Tensor, Tensor], None]) -> None:
-            def read(_: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
-                if over:  # checkpointing computes a block again
-                    return
-                # Of two streams the first, the one that the next sublayer reads.
-                first = output[0] if isinstance(output, tuple) else output
-                with torch.no_grad(), torch.autocast(first.device.type, enabled=False):
-                    hook(inputs[0], first)
-
-            handles.append(module.register_forward_hook(read))
-
+        self.read, self.silent = [], []
+        attached = self._attached()
         try:
-            on(self.model.embed, lambda _, h: self._stream((-1, "embed"), h))
-            for layer, block in enumerate(self.model.blocks):
-                self._attach_branch(on, (layer, "attn"), block.attn)  # type: ignore[arg-type]
-                self._attach_branch(on, (layer, "mlp"), block.mlp)  # type: ignore[arg-type]
-            depth = len(self.model.blocks)
-            last: Place = (depth, "norm" if is_norm(self.model.norm) else "head")
-            on(self.model.norm, lambda h, _: self._gradient(last, h))
-            if is_norm(self.model.norm):
-                self._attach_norm(on, last, self.model.norm)
-            handles.append(self.model.head.register_forward_hook(lambda *_: over.append(True)))
+            for hooks, hook in attached:
+                hooks[id(self)] = hook
             yield
+            with torch.no_grad():
+                self._read()
         finally:
-            for handle in handles:
-                handle.remove()
+            self._clear()
+            for hooks, _ in attached:
+                hooks.pop(id(self), None)
 
-    def _attach_branch(self, on: Callable, place: Place, branch: Sublayer) -> None:
-        on(branch, lambda h, out: (self._gradient(place, h), self._stream(place, out)))
-        # The branch's own output comes before the sum is known: its RMS is kept until then.
-        on(branch.inside, lambda _, y: self._put(place, branch_rms=rms(self._take(y))))
-        on(branch, lambda h, _: self._ratio(place, h))
+    def _attached(self) -> list[tuple[dict, Hook]]:
+        """A module's table of forward hooks, and what is put into it: by torch's own function it
+        takes as long as the reading. Looked for once."""
+        if not self._hooks:
+            hooks: dict[nn.Module, list[Callable[[Tensor, Tensor], None]]] = {}
+
+            def on(module: nn.Module, hook: Callable[[Tensor, Tensor], None]) -> None:
+                hooks.setdefault(module, []).append(hook)
+
+            self._attach(on)
+            self._hooks = [
+                (module._forward_hooks, self._hook(several)) for module, several in hooks.items()
+            ]
+        return self._hooks
+
+    def _attach(self, on: On) -> None:
+        on(self.model.embed, lambda _, h: self._flow((-1, "embed"), h))
+        for layer, block in enumerate(self.model.blocks):
+            self._attach_branch(on, (layer, "attn"), block.attn)  # type: ignore[arg-type]
+            self._attach_branch(on, (layer, "mlp"), block.mlp)  # type: ignore[arg-type]
+        depth = len(self.model.blocks)
+        last: Place = (depth, "norm" if is_norm(self.model.norm) else "head")
+        on(self.model.norm, lambda h, _: self._gradient(last, h))
+        if is_norm(self.model.norm):
+            self._attach_norm(on, last, self.model.norm)
+        on(self.model.head, lambda *_: setattr(self, "_over", True))
+
+    def _attach_branch(self, on: On, place: Place, branch: Sublayer) -> None:
+        on(branch.inside, lambda _, y: self._catch("branch", place, y))
         if branch.serving_norm is not None:
             self._attach_norm(on, place, branch.serving_norm)
         if isinstance(branch.body, Attention):
-            attention = branch.body
             # As the forward made them: a norm over the batch, called again, would not be the same.
-            on(attention.q_norm, lambda _, q: self.queries.update({place: q}))
-            on(attention.k_norm, lambda _, k: self._attention(place, attention, k))
+            on(branch.body.q_norm, lambda _, q: self._catch("q", place, q))
+            on(branch.body.k_norm, lambda _, k: self._catch("k", place, k))
 
-    def _attach_norm(self, on: Callable, place: Place, norm: nn.Module) -> None:
-        name = self.names[norm]
+        def leave(h: Tensor, out: Tensor) -> None:
+            self._gradient(place, h)
+            self._catch("before", place, h)
+            self._flow(place, out)
 
-        def read(whole: Tensor, y: Tensor) -> None:
-            x = self._take(whole)
-            silent = (self._take(y) == 0).all(-1) & (x != 0).any(-1)
-            self.zero_outputs[name] = silent.sum()
-            self._put(place, norm_input_rms=rms(x))
-            if self.norm.beside_eps is not None:  # of tokens; of features where they share eps
-                seen = whole.detach().double() if self.norm.over_batch else x
-                floor = (self.norm.beside_eps(seen) < self.eps).double().mean()
-                self._put(place, eps_floor_fraction=floor)
-            gain = getattr(norm, "weight", None)
-            if gain is not None:
-                unit = getattr(norm, "unit", 1.0)  # of scalenorm: what makes the output's RMS 1
-                self._put(place, norm_gain=rms(gain.detach().double()) / unit)
+        on(branch, leave)
+
+    def _attach_norm(self, on: On, place: Place, norm: nn.Module) -> None:
+        self._norms[place] = norm
+
+        def read(x: Tensor, y: Tensor) -> None:
+            self._catch("normed", place, x)
+            self._catch("norm output", place, y)
+            if self.norm.over_batch:  # features share eps: all sequences count
+                with torch.no_grad():
+                    self._floor([place], x.detach().double()[None])
 
         on(norm, read)
 
-    def _take(self, x: Tensor) -> Tensor:
-        return x.detach()[: self.sample].double()
+    def _flow(self, place: Place, h: Tensor) -> None:
+        """The stream leaves this place."""
+        self._stream = None
+        self._catch("stream", place, h)
+        self._stream, self._made_by = h, place
 
-    def _put(self, place: Place, **numbers: Tensor) -> None:
-        self.readings.setdefault(place, {}).update(numbers)
-
-    def _stream(self, place: Place, h_BTD: Tensor) -> None:
-        h_BTD = self._take(h_BTD)
-        self._put(place, act_rms=rms(h_BTD), act_absmax=h_BTD.abs().max())
-        if h_BTD.shape[1] > 1:
-            self._put(place, token_cosine=token_cosine(h_BTD))
-
-    def _ratio(self, place: Place, h_BTD: Tensor) -> None:
-        branch_rms = self.readings[place].pop("branch_rms")
-        self._put(place, branch_to_stream=branch_rms / rms(self._take(h_BTD)))
-
-    def _attention(self, place: Place, attention: Attention, k_BHTK: Tensor) -> None:
-        q_BHTK = self.queries.pop(place)
-        scores_BHTT = attention.scores(self._take(q_BHTK), self._take(k_BHTK))
-        self._put(place, attn_logit_max=scores_BHTT.tril().abs().max())
-        if scores_BHTT.shape[-1] > 1:
-            self._put(place, attn_entropy=attention_entropy(scores_BHTT))
+    def _catch(self, kind: str, place: Place, x: Tensor) -> None:
+        if x is self._stream:
+            kept = self._caught["stream"][self._made_by]
+        else:
+            kept = x.detach()[: self.sample].clone()  # whoever comes next may write into x
+        self._caught.setdefault(kind, {})[place] = kept
 
     def _gradient(self, place: Place, h_BTD: Tensor) -> None:
-        def read(gradient: Tensor) -> None:
-            self._put(place, stream_grad_rms=rms(self._take(gradient)))
-
         if h_BTD.requires_grad:
-            h_BTD.register_hook(read)
+            h_BTD.register_hook(lambda gradient: self._catch("gradient", place, gradient))
+
+    def _read(self) -> None:
+        for places, h_PBTD in self._batches("stream"):
+            wide = h_PBTD.double()
+            self._put(places, act_rms=_rms(wide), act_absmax=h_PBTD.abs().flatten(1).amax(1))
+            if wide.shape[-2] > 1:
+                self._put(places, token_cosine=token_cosine(wide))
+        for places, x_PBTD in self._batches("normed"):
+            wide = x_PBTD.double()
+            self._put(places, norm_input_rms=_rms(wide))
+            if not self.norm.over_batch:
+                self._floor(places, wide)
+        for places, x_PBTD, y_PBTD in self._batches("normed", "norm output"):
+            silent = (y_PBTD == 0).all(-1) & (x_PBTD != 0).any(-1)
+            names = [self.names[self._norms[place]] for place in places]
+            self.silent.append((names, silent.flatten(1).sum(1)))
+        for places, y_PBTD, h_PBTD in self._batches("branch", "before"):
+            self._put(places, branch_to_stream=_rms(y_PBTD.double()) / _rms(h_PBTD.double()))
+        for places, g_PBTD in self._batches("gradient"):
+            self._put(places, stream_grad_rms=_rms(g_PBTD.double()))
+        for places, q_PBHTK, k_PBHTK in self._batches("q", "k"):
+            self._attention(places, q_PBHTK, k_PBHTK)
+        gains = {p: norm.weight for p, norm in self._norms.items() if hasattr(norm, "weight")}
+        self._caught["gain"] = {p: gain for p, gain in gains.items() if gain is not None}  # type: ignore[misc]
+        for places, gain_PD in self._batches("gain"):
+            # Of scalenorm: what makes the output's RMS 1.
+            units = [getattr(self._norms[place], "unit", 1.0) for place in places]
+            gains_P = _rms(gain_PD.detach().double()[:, None])
+            self._put(places, norm_gain=gains_P / torch.tensor(units).to(gains_P))
+
+    def _floor(self, places: list[Place], x_P: Tensor) -> None:
+        if self.norm.beside_eps is not None:
+            below = torch.stack([self.norm.beside_eps(x) < self.eps for x in x_P])
+            self._put(places, eps_floor_fraction=below.double().flatten(1).mean(1))
+
+    def _attention(self, places: list[Place], q_PBHTK: Tensor, k_PBHTK: Tensor) -> None:
+        attention: Attention = self.model.blocks[0].attn.body  # type: ignore[assignment]
+        wide = torch.promote_types(q_PBHTK.dtype, torch.float32)
+        scores = attention.scores(q_PBHTK.to(wide), k_PBHTK.to(wide))
+        largest = scores.tril().abs().flatten(1).amax(1)
+        self._put(places, attn_logit_max=largest)
+        if scores.shape[-1] > 1:
+            self._put(places, attn_entropy=attention_entropy(scores))
+
+    def _batches(self, *kinds: str) -> Iterator[tuple[Any, ...]]:
+        """Places, and for each kind what was caught at them, as many as fit; those of one form."""
+        alike: dict[tuple, list[Place]] = {}
+        several = [self._caught.get(kind, {}) for kind in kinds]
+        for place in several[0]:
+            if all(place in caught for caught in several):
+                form = tuple((caught[place].shape, caught[place].dtype) for caught in several)
+                alike.setdefault(form, []).append(place)
+        for form, places in alike.items():
+            fit = max(1, AT_ONCE // max(1, form[0][0].numel()))
+            for start in range(0, len(places), fit):
+                some = places[start : start + fit]
+                yield some, *(torch.stack([c[place] for place in some]) for c in several)
+
+    def _put(self, places: list[Place], **numbers: Tensor) -> None:
+        self.read += [(places, field, values_P) for field, values_P in numbers.items()]
+
+    def _hook(self, several: list[Callable[[Tensor, Tensor], None]]) -> Hook:
+        def hook(_: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
+            if self._over:
+                return
+            # Of two streams the first, the one that the next sublayer reads.
+            first = output[0] if isinstance(output, tuple) else output
+            for one in several:
+                one(inputs[0], first)
+
+        return hook

@@ -88,9 +88,8 @@ def exact_norm(tensor: Tensor) -> float:
 
 def total(norms: Sequence[float]) -> float:
     """Root of the summed squares; nan wins over inf."""
-    if any(isnan(value) for value in norms):
-        return nan
-    return hypot(*norms)
+    value = hypot(*norms)
+    return value if isfinite(value) or not any(isnan(norm) for norm in norms) else nan
 
 
 def kind_of(value: float) -> str:

@@ -5,6 +5,7 @@ Numbers leave the device twice a step: once before the update, once after it.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from itertools import accumulate
 from math import isfinite, nan
 from typing import Protocol, cast
 
@@ -12,11 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..config import Measure, RunConfig
-from ..model.gpt import GPT
+from ..config import Measure
 from ..rows import EventRow, LayerRow, Part
-from .forward import ForwardProbe, Place
-from .groups import PART_ORDER, Matrix, grouped, matrices
+from .forward import Place, Reading
+from .groups import PART_ORDER, Matrix
 from .nonfinite import (
     HALF,
     Gradients,
@@ -31,11 +31,12 @@ from .nonfinite import (
 from .optimizer import Underflow, underflow
 
 
-def fetch(*groups: Sequence[Tensor]) -> list[list[float]]:
-    """Lists of 0-d tensors -> lists of floats, in one transfer a device."""
-    filled = [stacked(group).double() for group in groups if group]
-    flat = iter(stacked(filled, torch.cat).tolist() if filled else [])
-    return [[next(flat) for _ in group] for group in groups]
+def fetch(*groups: Tensor | Sequence[Tensor]) -> list[list[float]]:
+    """Lists of 0-d tensors, or vectors -> lists of floats, in one transfer a device."""
+    filled = [g if isinstance(g, Tensor) else stacked(g) for g in groups if len(g)]
+    flat = stacked([group.double() for group in filled], torch.cat).tolist() if filled else []
+    ends = list(accumulate(map(len, groups)))
+    return [flat[end - len(group) : end] for group, end in zip(groups, ends, strict=True)]
 
 
 UNDERFLOW = 0.5  # share of a block's elements from which on their underflow is an event
@@ -58,8 +59,11 @@ def norms(tensors: Sequence[Tensor]) -> list[Tensor]:
 class ForwardReader(Protocol):
     """What listens to the forward pass at level full."""
 
-    readings: dict[Place, dict[str, Tensor]]
-    zero_outputs: dict[str, Tensor]
+    @property
+    def read(self) -> Sequence[Reading]: ...
+
+    @property
+    def silent(self) -> Sequence[tuple[Sequence[str], Tensor]]: ...
 
     def listening(self) -> AbstractContextManager[None]: ...
 
@@ -84,6 +88,7 @@ class Probe:
         self.sizes = [p.numel() for p in self.weights]
         # Views that updates in place are seen through; made once, since making them takes longer
         # than reading them.
+        self.now = [w.detach() for w in self.weights]
         self.flat = [flat_view(w) for w in self.weights]
         self.groups = groups
         self.matrices = matrices
@@ -92,14 +97,6 @@ class Probe:
         self._zero_outputs: dict[str, int] = {}
         self.kept: list[Tensor] = []  # the weights before this step's update, where it is read
         self.moved: set[str] = set()  # tensors that an update was seen to change
-
-    @classmethod
-    def of(cls, model: GPT, config: RunConfig) -> "Probe":
-        """Of our own model, whose names tell every place."""
-        named = list(model.named_parameters())
-        names, depth = [name for name, _ in named], config.model.depth
-        forward = ForwardProbe(model, config.model.norm, config.model.eps, config.measure.sample)
-        return cls(named, grouped(names, depth), config.measure, forward, matrices(names, depth))
 
     def due(self, step: int) -> bool:
         return self.measure.level != "off" and step % self.measure.every == 0
@@ -146,6 +143,14 @@ class Probe:
     def nonfinite(self, grads: Sequence[Tensor]) -> int:
         return nonfinite_elements(grads)
 
+    def norms(self, tensors: Sequence[Tensor]) -> Tensor | Sequence[Tensor]:
+        """Of each of the gradients, the weights, the updates, or of their slices."""
+        return norms(tensors)
+
+    def nonzero(self, grads: Sequence[Tensor]) -> Tensor | Sequence[Tensor]:
+        """How many elements of each gradient are not 0."""
+        return [g.count_nonzero() for g in grads]
+
     def gradients(
         self,
         loss: Tensor,
@@ -158,23 +163,28 @@ class Probe:
         divided by `divisor` where gradients are kept scaled; the stream's was read in a backward
         of `scale` times the loss."""
         grads = self.grads()
-        counts = [g.count_nonzero() for g in grads] if due else []
+        counts = self.nonzero(grads) if due else []
         slices = self._slices(grads) if due and self.full else []
-        readings = self._forward_readings() if due and self.full else []
-        zero_outputs = self.forward.zero_outputs if due and self.full else {}
-        losses, whole, raw, nonzero, parts, forward, zeros = fetch(
+        readings = self.forward.read if due and self.full else []
+        silent = self.forward.silent if due and self.full else []
+        losses, whole, raw, nonzero, parts, *forward = fetch(
             [loss.detach().double(), unigram_loss],
             self.whole(grads, due),
-            norms(grads) if due else [],
+            self.norms(grads) if due else [],
             counts,
-            norms(slices),
-            [tensor for *_, tensor in readings],
-            list(zero_outputs.values()),
+            self.norms(slices),
+            *(values for *_, values in readings),
+            *(counts for _, counts in silent),
         )
-        self._zero_outputs = dict(zip(zero_outputs, map(int, zeros), strict=True))
+        zeros = forward[len(readings) :]
+        self._zero_outputs = {
+            name: int(count)
+            for (names, _), counts in zip(silent, zeros, strict=True)
+            for name, count in zip(names, counts, strict=True)
+        }
         grad_norm, grad_norms, overflowed = whole[0] if whole else nan, list[float](), list[int]()
         if due or not trusted(grad_norm):
-            grad_norms, overflowed = self.mended(raw or fetch(norms(grads))[0], grads)
+            grad_norms, overflowed = self.mended(raw or fetch(self.norms(grads))[0], grads)
         if not trusted(grad_norm):
             grad_norm = total(grad_norms)
         grad_norm, grad_norms = grad_norm / divisor, [norm / divisor for norm in grad_norms]
@@ -186,9 +196,10 @@ class Probe:
                 self._fields[place]["zero_grad_fraction"] = empty / size
             values = [norm / divisor for norm in self.mended(parts, slices)[0]]
             self._set_matrices("grad_norm", values)
-            for (place, field, _), value in zip(readings, forward, strict=True):
-                unscaled = value / scale if field == "stream_grad_rms" else value
-                self._fields.setdefault(place, {})[field] = unscaled
+            for (places, field, _), values in zip(readings, forward, strict=False):
+                divided = scale if field == "stream_grad_rms" else 1.0
+                for place, value in zip(places, values, strict=True):
+                    self._fields.setdefault(place, {})[field] = value / divided
         return Gradients(
             loss=losses[0],
             unigram_loss=losses[1],
@@ -205,7 +216,7 @@ class Probe:
 
     def weight_norms(self) -> list[float]:
         """Of each tensor."""
-        return self.mended(fetch(norms(self.weights))[0], self.weights)[0]
+        return self.mended(fetch(self.norms(self.now))[0], self.weights)[0]
 
     def keep_weights(self) -> None:
         """Before the update, so that what it does can be told."""
@@ -213,21 +224,21 @@ class Probe:
         for place, fields in self._by_place("weight_norm", weight_norms).items():
             self._fields[place].update(fields)
         if self.full:
-            slices = self._slices(self.weights)
-            self._set_matrices("weight_norm", self.mended(fetch(norms(slices))[0], slices)[0])
+            slices = self._slices(self.now)
+            self._set_matrices("weight_norm", self.mended(fetch(self.norms(slices))[0], slices)[0])
         self.kept = self.copied()
 
     def copied(self) -> list[Tensor]:
-        return [w.detach().clone() for w in self.weights]
+        return [w.clone() for w in self.now]
 
     def updates(self) -> list[Tensor]:
-        return list(_foreach_sub([w.detach() for w in self.weights], self.kept))
+        return list(_foreach_sub(self.now, self.kept))
 
     def updated(self) -> float:
         """After the update: the norm of what it did."""
         updates = self.updates()
         slices = self._slices(updates) if self.full else []
-        moved, parts = fetch(norms(updates), norms(slices))
+        moved, parts = fetch(self.norms(updates), self.norms(slices))
         update_norms = self.mended(moved, updates)[0]
         self.moved.update(n for n, norm in zip(self.names, update_norms, strict=True) if norm)
         for place, fields in self._by_place("update_norm", update_norms).items():
@@ -276,13 +287,6 @@ class Probe:
             place: {field: total([values[i] for i in members])}
             for place, members in self.groups.items()
         }
-
-    def _forward_readings(self) -> list[tuple[tuple[int, Part], str, Tensor]]:
-        return [
-            (place, field, tensor)
-            for place, fields in self.forward.readings.items()
-            for field, tensor in fields.items()
-        ]
 
     def _slices(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return [

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from .forward import Place, rms, token_cosine
+from .forward import Place, Reading, rms, token_cosine
 from .places import NORM, plain
 
 INSIDE_ATTENTION = ("q_norm", "k_norm", "q_layernorm", "k_layernorm")
@@ -31,7 +31,7 @@ class StreamProbe:
         self.readable = not compiled and len(self.blocks) == len(blocks)
         self.time_first = any(getattr(m, "batch_first", True) is False for m in model.modules())
         self.readings: dict[Place, dict[str, Tensor]] = {}
-        self.zero_outputs: dict[str, Tensor] = {}
+        self.silent: list[tuple[list[str], Tensor]] = []  # not looked for
         self.paused = False
         self._handles: list[RemovableHandle] = []
 
@@ -58,6 +58,14 @@ class StreamProbe:
     def clear(self) -> None:
         """What the next forward says starts anew."""
         self.readings = {}
+
+    @property
+    def read(self) -> list[Reading]:
+        return [
+            ([place], field, value.reshape(1))
+            for place, numbers in self.readings.items()
+            for field, value in numbers.items()
+        ]
 
     def _on(self, module: nn.Module, read: Callable[[Tensor, Tensor], None]) -> None:
         def hook(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:

@@ -11,9 +11,10 @@ import torch
 from torch.nn import functional as F
 
 from ..measure.nonfinite import MOST_SKIPS, gradient_events, nonfinite_events
-from ..measure.probes import Probe
 from ..rows import EventRow, Record, StepRow
 from .failure import examine_step, examine_update
+from .flat import Flat
+from .flatprobe import FlatProbe
 from .optim import lr_at
 from .state import State
 
@@ -24,7 +25,8 @@ def train(state: State) -> Iterator[Record]:
     """One record a step, from where `state` is until the configured steps are done or a value is
     not finite. Between two records `state` is whole: it may be saved and gone on from."""
     config, settings, scale = state.config, state.config.train, state.scale
-    probe = Probe.of(state.model, config)
+    flat = Flat(state.model, state.optimizer)
+    probe = FlatProbe(state.model, config, flat)
     weight_norm = probe.weight_norm()
     began = perf_counter() - state.seconds
     state.model.train()
@@ -35,13 +37,14 @@ def train(state: State) -> Iterator[Record]:
         x_BT, y_BT = state.batches.draw()
         state.dropout.mark()
         state.running.mark()
+        flat.ready()
 
         with probe.listening(due) as listens:
             # A compiled block shows nothing of what happens inside it.
             forward = state.eager(state.model) if listens else state.forward
             loss, objective = state.losses(forward, x_BT, y_BT)
             scale.scale(objective).backward()
-        scale.unscale(state.optimizer, probe.grads())
+        scale.unscale(flat.together, flat.gradients_N)
         factor, autopsy = scale.value, None
         unigram_loss = state.unigram_V[y_BT].mean()
         before = probe.gradients(loss, unigram_loss, due, scale.divisor, factor)
@@ -55,7 +58,7 @@ def train(state: State) -> Iterator[Record]:
             probe.keep_weights()
         if healthy:
             clip_factor = min(1.0, settings.clip / (before.grad_norm + CLIP_EPS))
-            _update(state, probe, lr, clip_factor)
+            _update(flat, lr, clip_factor)
             weight_norm = probe.weight_norm()
             update_norm = probe.updated() if due else None
             events += probe.underflow_events(step, state.optimizer) if due else []
@@ -81,7 +84,6 @@ def train(state: State) -> Iterator[Record]:
             if autopsy and autopsy.reproduced:  # its rows say more than the norms do
                 events = [e for e in events if e.kind not in ("nan", "inf")]
             events = (autopsy.events() if autopsy else []) + events
-        state.optimizer.zero_grad(set_to_none=True)
         state.steps_done, state.skipped = step + 1, state.skipped + (not healthy)
 
         state.stopped = bad_weights or given_up or (failed and settings.on_nonfinite == "stop")
@@ -116,13 +118,12 @@ def train(state: State) -> Iterator[Record]:
             return
 
 
-def _update(state: State, probe: Probe, lr: float, clip_factor: float) -> None:
+def _update(flat: Flat, lr: float, clip_factor: float) -> None:
     if clip_factor < 1.0:
-        for gradient in probe.grads():
-            gradient.mul_(clip_factor)
-    for group in state.optimizer.param_groups:
+        flat.gradients_N.mul_(clip_factor)
+    for group in flat.optimizer.param_groups:
         group["lr"] = lr
-    state.optimizer.step()
+    flat.step()
 
 
 @torch.no_grad()

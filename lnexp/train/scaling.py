@@ -3,7 +3,6 @@
 A half-precision gradient below 6e-8 is 0; a loss multiplied by S keeps gradients S times smaller.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -48,12 +47,12 @@ class LossScale:
             return self.scaler.scale(objective)
         return objective * self.fixed if self.on else objective
 
-    def unscale(self, optimizer: Optimizer, grads: Sequence[Tensor]) -> None:
+    def unscale(self, optimizer: Optimizer, gradients_N: Tensor) -> None:
+        """`gradients_N`: the memory of the optimizer's gradients."""
         if self.scaler:
             self.scaler.unscale_(optimizer)
         elif self.on and not self.stays:
-            for gradient in grads:
-                gradient.div_(self.fixed)
+            gradients_N.div_(self.fixed)
 
     def state_dict(self) -> dict[str, Any]:
         return {

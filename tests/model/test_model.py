@@ -20,6 +20,7 @@ from lnexp.model.init import build
 from lnexp.model.norms import NORMS
 from lnexp.model.placements import PLACEMENTS
 
+from ..measure.readings import readings
 from .equations import EQUATIONS, NO_SKIP, network_np
 
 VOCABULARY = 23
@@ -146,7 +147,7 @@ def test_readings_are_those_of_the_equation(placement):
         return float(np.sqrt((x[:2] ** 2).mean()))
 
     for i, (entering, added, out) in enumerate(steps):
-        read = probe.readings[(i // 2, ("attn", "mlp")[i % 2])]
+        read = readings(probe)[(i // 2, ("attn", "mlp")[i % 2])]
         assert float(read["act_rms"]) == pytest.approx(rms(out))
         assert float(read["branch_to_stream"]) == pytest.approx(rms(added) / rms(h))
         assert ("norm_input_rms" in read) == (entering is not None)

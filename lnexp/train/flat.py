@@ -1,0 +1,120 @@
+"""The parameters of a model end to end in memory: clipping, an update or a copy is one operation,
+not one for each of a thousand tensors. Every bit is as with the tensors apart.
+
+Shapes: N elements of all parameters, J of those that are updated together.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+# A kernel rounds the last elements of a tensor, which fill no vector of the processor's (of 512
+# bits at most, so 32 in half precision), in its own way. A tensor of a multiple of 32 has none; the
+# others are updated on their own.
+VECTOR = 32
+
+
+class Flat:
+    """`optimizer` keeps the settings and, as views, every tensor's moments: for what reads, saves
+    and loads them. `step` makes its update."""
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+        groups = optimizer.param_groups
+        split = [_split(group["params"]) for group in groups]
+        updated = [p for whole, odd in split for p in (*whole, *odd)]
+        known = set(updated)
+        self.weights = [*updated, *(p for p in model.parameters() if p not in known)]
+        self.weights_N = torch.cat([p.detach().reshape(-1) for p in self.weights])
+        self.gradients_N = torch.zeros_like(self.weights_N)
+        ends = accumulate((p.numel() for p in self.weights), initial=0)
+        self.offset = dict(zip(self.weights, ends, strict=False))  # of each in the memory
+        self._gradients = self._views(self.gradients_N)
+        for weight, view in zip(self.weights, self._views(self.weights_N), strict=True):
+            weight.data = view
+        self._odd = [p for _, odd in split for p in odd]
+        self._joint: list[tuple[nn.Parameter, list[nn.Parameter]]] = []
+        self.together = optimizer
+        if optimizer.defaults.get("fused"):
+            parts = [self._join(*one) for one in split]
+            own = [{**group, "params": part} for group, part in zip(groups, parts, strict=True)]
+            self.together = type(optimizer)(own, fused=True)  # type: ignore[call-arg]
+            self._adopt()
+
+    def _join(self, whole: list[nn.Parameter], odd: list[nn.Parameter]) -> list[nn.Parameter]:
+        """What is updated in their place."""
+        if not whole:
+            return odd
+        at, J = self.offset[whole[0]], sum(p.numel() for p in whole)
+        joint_J = nn.Parameter(self.weights_N[at : at + J])
+        joint_J.grad = self.gradients_N[at : at + J]
+        self._joint.append((joint_J, whole))
+        return [joint_J, *odd]
+
+    def _views(self, whole_N: Tensor) -> list[Tensor]:
+        """The parts of a tensor laid out like the parameters, in their shapes."""
+        parts = whole_N.split([p.numel() for p in self.weights])
+        return [part.view(p.shape) for part, p in zip(parts, self.weights, strict=True)]
+
+    def ready(self) -> None:
+        """Before backward, which adds each gradient to its place."""
+        self.gradients_N.zero_()
+        for weight, view in zip(self.weights, self._gradients, strict=True):
+            weight.grad = view
+
+    def step(self) -> None:
+        """By the gradients in their memory."""
+        groups = zip(self.together.param_groups, self.optimizer.param_groups, strict=True)
+        for mine, theirs in groups:
+            mine.update((key, value) for key, value in theirs.items() if key != "params")
+        self.together.step()
+        if not self.optimizer.state:
+            self._share()
+
+    def _share(self) -> None:
+        state = self.optimizer.state
+        for joint_J, weights in self._joint:
+            sizes = [p.numel() for p in weights]
+            for key, value in self.together.state[joint_J].items():
+                apart = value.split(sizes) if _of(value, joint_J) else [value] * len(sizes)
+                for weight, part in zip(weights, apart, strict=True):
+                    own = part.view(weight.shape) if _of(part, weight) else part
+                    state.setdefault(weight, {})[key] = own
+        for weight in self._odd:
+            state[weight] = self.together.state[weight]
+
+    def _adopt(self) -> None:
+        """The moments that the optimizer has already, tensor by tensor."""
+        loaded = dict(self.optimizer.state)
+        if not loaded:
+            return
+        self.optimizer.state.clear()
+        for joint_J, weights in self._joint:
+            self.together.state[joint_J] = {
+                key: torch.cat([loaded[p][key].reshape(-1) for p in weights])
+                if _of(value, weights[0])
+                else _copy(value)
+                for key, value in loaded[weights[0]].items()
+            }
+        for weight in self._odd:
+            self.together.state[weight] = {k: _copy(v) for k, v in loaded[weight].items()}
+        self._share()
+
+
+def _split(weights: Sequence[nn.Parameter]) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Those that are updated together, and the others."""
+    whole = [p for p in weights if p.numel() % VECTOR == 0]
+    return whole, [p for p in weights if p.numel() % VECTOR]
+
+
+def _of(value: Any, weight: Tensor) -> bool:
+    """Whether it has an entry for each element; else it is one for all, as Adam's step is."""
+    return isinstance(value, Tensor) and value.numel() == weight.numel() > 1
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
