@@ -140,7 +140,7 @@ class ForwardProbe:
             self._catch("norm output", place, y)
             if self.norm.over_batch:  # features share eps: all sequences count
                 with torch.no_grad():
-                    self._floor([place], x.detach().double()[None])
+                    self._floor([place], x.detach().double(), "features")
 
         on(norm, read)
 
@@ -190,10 +190,12 @@ class ForwardProbe:
             gains_P = _rms(gain_PD.detach().double()[:, None])
             self._put(places, norm_gain=gains_P / torch.tensor(units).to(gains_P))
 
-    def _floor(self, places: list[Place], x_P: Tensor) -> None:
+    def _floor(self, places: list[Place], x: Tensor, of: str = "tokens") -> None:
+        """`x`: a place's own, where features share eps; else that of all places."""
         if self.norm.beside_eps is not None:
-            below = torch.stack([self.norm.beside_eps(x) < self.eps for x in x_P])
-            self._put(places, eps_floor_fraction=below.double().flatten(1).mean(1))
+            below = self.norm.beside_eps(x) < self.eps
+            below_P = below[None] if of == "features" else below.flatten(1)
+            self._put(places, eps_floor_fraction=below_P.double().mean(1))
 
     def _attention(self, places: list[Place], q_PBHTK: Tensor, k_PBHTK: Tensor) -> None:
         attention: Attention = self.model.blocks[0].attn.body  # type: ignore[assignment]
