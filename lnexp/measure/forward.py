@@ -114,7 +114,7 @@ class ForwardProbe:
         on(self.model.norm, lambda h, _: self._gradient(last, h))
         if is_norm(self.model.norm):
             self._attach_norm(on, last, self.model.norm)
-        on(self.model.head, lambda *_: setattr(self, "_over", True))
+        on(self.model.head, self._end)
 
     def _attach_branch(self, on: On, place: Place, branch: Sublayer) -> None:
         on(branch.inside, lambda _, y: self._catch("branch", place, y))
@@ -143,6 +143,9 @@ class ForwardProbe:
                     self._floor([place], x.detach().double(), "features")
 
         on(norm, read)
+
+    def _end(self, *_: Tensor) -> None:
+        self._over = True
 
     def _flow(self, place: Place, h: Tensor) -> None:
         """The stream leaves this place."""
