@@ -9,9 +9,9 @@ extras=test
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/pyright
-# A worker a core; a file stays with one of them, so that its fixtures are made once.
-if [ "${1:-}" = "--all" ]; then
-  .venv/bin/pytest -n auto --dist loadfile -m ""
-else
-  .venv/bin/pytest -n auto --dist loadfile
-fi
+# A worker more than there are cores, for some tests wait; a file stays with one of them, so that its
+# fixtures are made once. In their own order: the longest tests would come last.
+workers=$(( $(getconf _NPROCESSORS_ONLN) + 1 ))
+how=(-n "$workers" --dist loadfile --no-loadscope-reorder)
+[ "${1:-}" != "--all" ] || how+=(-m "")
+.venv/bin/pytest "${how[@]}"
