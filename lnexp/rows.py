@@ -6,7 +6,6 @@ written as an empty cell; a non-finite number is written out as `nan`, `inf` or 
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from math import isinf, isnan
 from typing import Any, Literal
 
 Part = Literal["embed", "attn", "mlp", "norm", "head", "wq", "wk", "wv", "wo", "w1", "w2"]
@@ -96,11 +95,7 @@ def cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
-        if isnan(value):
-            return "nan"
-        if isinf(value):
-            return "inf" if value > 0 else "-inf"
-        return repr(value)
+        return repr(value)  # nan, inf and -inf too
     text = str(value)
     if any(c in text for c in ',"\r\n'):
         return '"' + text.replace('"', '""').replace("\r", " ").replace("\n", " ") + '"'

@@ -44,6 +44,7 @@ class Flat:
             own = [{**group, "params": part} for group, part in zip(groups, parts, strict=True)]
             self.together = type(optimizer)(own, fused=True)  # type: ignore[call-arg]
             self._adopt()
+            optimizer.register_state_dict_post_hook(_apart)
 
     def _join(self, whole: list[nn.Parameter], odd: list[nn.Parameter]) -> list[nn.Parameter]:
         """What is updated in their place."""
@@ -103,6 +104,19 @@ class Flat:
         for weight in self._odd:
             self.together.state[weight] = {k: _copy(v) for k, v in loaded[weight].items()}
         self._share()
+
+
+def _apart(_: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+    """A state for any optimizer: one that updates tensor by tensor counts the steps of each."""
+    state = {
+        at: {key: _copy(value) if _is_count(value) else value for key, value in of.items()}
+        for at, of in saved["state"].items()
+    }
+    return {**saved, "state": state}
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() == 0
 
 
 def _split(weights: Sequence[nn.Parameter]) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

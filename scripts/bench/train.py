@@ -1,9 +1,10 @@
-"""Time of a training step: the bare loop, lnexp's at levels off, light and full, and the loop that
-people write (clipping, the norm of every gradient, a print).
+"""Time of a training step: the bare loop, lnexp's at levels off, light and full with its CSVs, and
+the loop that people write (clipping, the norm of every gradient, a print).
 
     .venv/bin/python scripts/bench/train.py [ROUNDS]
 
-Blocks of steps are interleaved, one thread; a ratio is the median over rounds of paired blocks.
+Blocks of steps are interleaved, one thread, seconds of the processor, which other work on the
+machine changes little; a ratio is the median over rounds of paired blocks.
 """
 
 import contextlib
@@ -11,8 +12,11 @@ import io
 import json
 import statistics
 import sys
-from collections.abc import Callable, Iterator
-from time import perf_counter
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import process_time
+from typing import Literal
 
 import torch
 from torch.nn import functional as F
@@ -20,15 +24,23 @@ from torch.nn import functional as F
 from lnexp.config import Data, Measure, Model, RunConfig, Train
 from lnexp.data import Batches, Corpus, load
 from lnexp.model.init import build
+from lnexp.runs.rundir import RunDir
 from lnexp.train.loop import train
 from lnexp.train.optim import new_optimizer
 from lnexp.train.state import set_up
 
-SIZES = [(12, 64, 16, 64), (24, 32, 8, 64), (6, 128, 16, 64), (100, 32, 8, 32)]
+SIZES = [(12, 64, 16, 64), (6, 128, 16, 64), (100, 32, 8, 32), (100, 64, 8, 64)]
 STEPS = 6  # a block
+Level = Literal["off", "light", "full"]
+RATIOS = {
+    "off/bare": ("off", "bare"),
+    "light/off": ("light", "off"),
+    "full/off": ("full", "off"),
+    "light/written": ("light", "written"),
+}
 
 
-def config(depth: int, width: int, batch: int, context: int, level: str) -> RunConfig:
+def config(depth: int, width: int, batch: int, context: int, level: Level) -> RunConfig:
     return RunConfig(
         model=Model(depth=depth, width=width, context=context, init="xavier"),
         train=Train(steps=10**6, batch_size=batch),
@@ -36,8 +48,11 @@ def config(depth: int, width: int, batch: int, context: int, level: str) -> RunC
     )
 
 
-def lnexp_steps(cfg: RunConfig, corpus: Corpus) -> Iterator[object]:
-    return train(set_up(cfg, corpus, "cpu"))
+def lnexp_steps(cfg: RunConfig, corpus: Corpus, folder: Path) -> Iterator[object]:
+    with contextlib.closing(RunDir(folder / cfg.measure.level).begin("", {})) as run:
+        for record in train(set_up(cfg, corpus, "cpu")):
+            run.write(record)
+            yield record
 
 
 def bare_steps(cfg: RunConfig, corpus: Corpus, written: bool) -> Iterator[object]:
@@ -60,10 +75,30 @@ def bare_steps(cfg: RunConfig, corpus: Corpus, written: bool) -> Iterator[object
 
 
 def block(stream: Iterator[object]) -> float:
-    began = perf_counter()
+    began = process_time()
     for _ in range(STEPS):
         next(stream)
-    return (perf_counter() - began) / STEPS
+    return (process_time() - began) / STEPS
+
+
+def started(
+    size: tuple[int, int, int, int], corpus: Corpus, folder: Path
+) -> dict[str, Iterator[object]]:
+    levels: tuple[Level, ...] = ("off", "light", "full")
+    own = {level: lnexp_steps(config(*size, level), corpus, folder) for level in levels}
+    bare = {"bare": False, "written": True}
+    cfg = config(*size, "off")
+    return own | {name: bare_steps(cfg, corpus, written) for name, written in bare.items()}
+
+
+def timed(streams: dict[str, Iterator[object]], rounds: int) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {name: [] for name in streams}
+    for name in streams:
+        block(streams[name])  # warm
+    for _ in range(rounds):
+        for name in streams:
+            times[name].append(block(streams[name]))
+    return times
 
 
 def main() -> None:
@@ -71,46 +106,20 @@ def main() -> None:
     torch.set_num_threads(1)
     corpus = load(Data())
     results = []
-    print(f"{'depth x width':>14} {'bare ms':>8} " + " ".join(f"{n:>9}" for n in NAMES[1:]))
-    for depth, width, batch, context in SIZES:
-        streams: dict[str, Iterator[object]] = {
-            name: start(depth, width, batch, context, corpus) for name, start in STARTS.items()
-        }
-        for stream in streams.values():
-            block(stream)  # warm
-        times: dict[str, list[float]] = {name: [] for name in NAMES}
-        for _ in range(rounds):
-            for name in NAMES:
-                times[name].append(block(streams[name]))
-        ratios = {
-            name: statistics.median(a / b for a, b in zip(times[name], times["bare"], strict=True))
-            for name in NAMES
-        }
-        spread = statistics.quantiles([t / statistics.median(times["bare"]) for t in times["bare"]])
-        bare = statistics.median(times["bare"]) * 1e3
-        print(f"{depth:>6} x {width:<5} {bare:8.2f} "
-              + " ".join(f"{ratios[n]:9.3f}" for n in NAMES[1:])
-              + f"   bare quartiles {spread[0]:.3f}..{spread[2]:.3f}")  # fmt: skip
-        results.append({"depth": depth, "width": width, "bare_ms": bare, **ratios})
+    print(f"{'depth x width':>14} {'bare ms':>8} " + " ".join(f"{name:>22}" for name in RATIOS))
+    for size in SIZES:
+        with TemporaryDirectory() as folder:
+            times = timed(started(size, corpus, Path(folder)), rounds)
+        found: dict[str, object] = {"size": size, "bare_ms": statistics.median(times["bare"]) * 1e3}
+        for name, (of, to) in RATIOS.items():
+            pairs = sorted(a / b for a, b in zip(times[of], times[to], strict=True))
+            found[name] = [statistics.median(pairs), *statistics.quantiles(pairs)[::2]]
+        cells = " ".join("{:6.3f} [{:.3f}, {:.3f}]".format(*found[name]) for name in RATIOS)  # type: ignore[misc]
+        print(f"{size[0]:>6} x {size[1]:<5} {found['bare_ms']:8.2f} {cells}", flush=True)
+        results.append(found)
+    print("ratios: median [quartiles]")
     print(json.dumps({"torch": torch.__version__, "rounds": rounds, "results": results}))
 
-
-def start_lnexp(level: str) -> Callable[..., Iterator[object]]:
-    return lambda d, w, b, c, corpus: lnexp_steps(config(d, w, b, c, level), corpus)
-
-
-def start_bare(written: bool) -> Callable[..., Iterator[object]]:
-    return lambda d, w, b, c, corpus: bare_steps(config(d, w, b, c, "off"), corpus, written)
-
-
-STARTS: dict[str, Callable[..., Iterator[object]]] = {
-    "bare": start_bare(False),
-    "off": start_lnexp("off"),
-    "light": start_lnexp("light"),
-    "full": start_lnexp("full"),
-    "written": start_bare(True),
-}
-NAMES = list(STARTS)
 
 if __name__ == "__main__":
     main()
