@@ -110,4 +110,5 @@ def _write(path: Path, stamp: bytes, frame: pd.DataFrame) -> None:
     columns = {name: pa.array(frame[name], from_pandas=False) for name in frame}
     table = pa.table(columns).replace_schema_metadata({KEY: stamp})
     keys = [name for name in frame if frame[name].dtype != "Float64"]
-    pq.write_table(table, path, compression="zstd", use_dictionary=keys, write_page_checksum=True)
+    how: dict[str, Any] = {"use_dictionary": keys, "write_page_checksum": True}
+    pq.write_table(table, path, compression="zstd", **how)

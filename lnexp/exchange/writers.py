@@ -58,8 +58,8 @@ def _word(value: Any) -> str:
 
 def to_tensorboard(results: Results, folder: Path) -> list[Path]:
     """One folder of event files a run: scalars by key, facts as text."""
-    from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportMissingImports]
-    from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportMissingImports]
+    from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore
+    from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore
     from tensorboard.plugins.text.summary_v2 import text_pb  # pyright: ignore[reportMissingImports]
     from tensorboard.summary.writer.event_file_writer import EventFileWriter  # pyright: ignore[reportMissingImports]
 

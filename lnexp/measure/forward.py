@@ -191,7 +191,8 @@ class ForwardProbe:
             # Of scalenorm: what makes the output's RMS 1.
             units = [getattr(self._norms[place], "unit", 1.0) for place in places]
             gains_P = _rms(gain_PD.detach().double()[:, None])
-            self._put(places, norm_gain=gains_P / torch.tensor(units).to(gains_P))
+            units_P = gains_P.new_tensor(units)
+            self._put(places, norm_gain=gains_P / units_P)
 
     def _floor(self, places: list[Place], x: Tensor, of: str = "tokens") -> None:
         """`x`: a place's own, where features share eps; else that of all places."""
