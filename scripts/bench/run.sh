@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Every benchmark, one after the other, some 15 minutes on two idle cores:
+#   bash scripts/bench/run.sh [RESULTS]...
+# RESULTS: results whose report is timed too. Needs `pip install -e .[browser,hf,wandb,parquet]`; a
+# benchmark whose extra is missing is left out, with a line.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+python=.venv/bin/python
+
+echo "$(date -u +%F), $(nproc) cores, $($python -c 'import platform, torch; print(platform.python_version(), "torch", torch.__version__)')"
+grep -m 1 "model name" /proc/cpuinfo 2>/dev/null
+
+bench() {
+  printf '\n## %s\n' "$*"
+  "$python" "scripts/bench/$@" || echo "not measured: scripts/bench/$1 ended with code $?"
+}
+
+bench train.py 12
+bench detection.py 8
+bench sweep.py 1
+bench depth.py 4
+bench plot.py 1000
+bench points.py
+bench report.py "$@"
+bench peers.py 40
+
+printf '\n## start-up, seconds of five calls\n'
+for _ in 1 2 3 4 5; do
+  "$python" -c 'import subprocess, sys, time
+began = time.perf_counter()
+subprocess.run([sys.executable, "-m", "lnexp.cli", "--help"], stdout=subprocess.DEVNULL, check=True)
+print(f"{time.perf_counter() - began:.2f}", end=" ")'
+done
+echo
