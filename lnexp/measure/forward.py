@@ -23,7 +23,7 @@ Place = tuple[int, Part]
 Reading = tuple[Sequence[Place], str, Tensor]  # P places, a field, its P values
 Hook = Callable[[nn.Module, tuple[Tensor, ...], Any], None]
 On = Callable[[nn.Module, Callable[[Tensor, Tensor], None]], None]
-AT_ONCE = 2**18  # elements: more leave the processor's cache
+AT_ONCE = 2**17  # elements: more leave the processor's cache
 
 
 def rms(x: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from math import isnan
+from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal, Self, TextIO
@@ -86,6 +87,7 @@ class RunDir:
     """The open folder of a run in training."""
 
     FILES = {"steps.csv": StepRow, "layers.csv": LayerRow, "events.csv": EventRow}
+    CELLS = {name: attrgetter(*header(row_type)) for name, row_type in FILES.items()}
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -135,8 +137,8 @@ class RunDir:
             self.FILES, ([record.step], record.layers, record.events), strict=True
         ):
             if rows:
-                fields = header(self.FILES[name])
-                text = "".join(line(getattr(row, f) for f in fields) for row in rows)
+                cells = self.CELLS[name]
+                text = "".join([line(cells(row)) for row in rows])
                 with naming(self.path / name):
                     self._files[name].write(text)
                     self._files[name].flush()
