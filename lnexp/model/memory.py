@@ -29,20 +29,19 @@ LOOSE = 1.15  # what activations take in all, with the gaps that freed ones leav
 
 
 def peak_bytes(config: RunConfig, vocabulary: int, recompute: bool = False) -> int:
-    """Of a run's process: weights, moments, the more of forward and update, and a snapshot.
+    """Of a run's process: weights, moments, gradients, activations, and a snapshot.
 
     A forward keeps its activations, with `recompute` (activation checkpointing) only the blocks'
-    inputs and what the largest block makes; an update needs the gradients and, where it is
-    measured, the weights before it and the difference. A snapshot is made in memory.
+    inputs and what the largest block makes. Where an update is measured, the weights before it and
+    the difference have memory of their own. A snapshot is made in memory.
     """
     moments = {"sgd": 1 if config.train.momentum else 0}.get(config.train.optimizer, 2)
     weights = parameters(config, vocabulary) * _type(config).itemsize
-    copies = 1 if config.measure.level == "off" else 2
+    copies = 0 if config.measure.level == "off" else 2
     activations = int(LOOSE * activation_bytes(config, vocabulary, recompute))
     state = (1 + moments) * weights
-    return (
-        PROCESS + config.model.depth * BLOCK + 2 * state + max(activations, (1 + copies) * weights)
-    )
+    steady = PROCESS + config.model.depth * BLOCK + 2 * state
+    return steady + activations + (1 + copies) * weights
 
 
 def _type(config: RunConfig) -> torch.dtype:

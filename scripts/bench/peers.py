@@ -25,7 +25,8 @@ from torch.optim import Optimizer
 
 import lnexp
 
-SIZES = [("GPT-2", 12, 256), ("GPT-2", 48, 64), ("Llama", 12, 256)]  # of depth and width
+SHAPES = [(12, 256), (48, 64)]  # depth, width
+SIZES = [(family, *shape) for shape in SHAPES for family in ("GPT-2", "Llama")]
 BATCH, CONTEXT, VOCABULARY = 16, 64, 1000
 FEWEST = 5  # rounds
 TARGETS = {"light": 1.05, "full": 1.25}

@@ -15,14 +15,14 @@ bench() {
   "$python" "scripts/bench/$@" || echo "not measured: scripts/bench/$1 ended with code $?"
 }
 
-bench train.py 12
-bench detection.py 8
 bench sweep.py 1
+bench train.py 7
+bench detection.py 4
+bench peers.py 30
 bench depth.py 4
-bench plot.py 1000
-bench points.py
 bench report.py "$@"
-bench peers.py 40
+bench points.py
+bench plot.py 1000
 
 printf '\n## start-up, seconds of five calls\n'
 for _ in 1 2 3 4 5; do
