@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every benchmark, one after the other, some 15 minutes on two idle cores:
+# Every benchmark, one after the other, some 20 minutes on two idle cores:
 #   bash scripts/bench/run.sh [RESULTS]...
 # RESULTS: results whose report is timed too. Needs `pip install -e .[browser,hf,wandb,parquet]`; a
 # benchmark whose extra is missing is left out, with a line.
