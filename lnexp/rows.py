@@ -103,6 +103,6 @@ def cell(value: Any) -> str:
 
 
 def line(values: Iterable[Any]) -> str:
-    # Most cells by far are floats or empty: without a call for each a wide row takes half as long.
+    # Most cells by far are floats or empty: they go without a call for each.
     cells = ["" if v is None else repr(v) if type(v) is float else cell(v) for v in values]
     return ",".join(cells) + "\n"

@@ -30,6 +30,7 @@ from lnexp.analysis.statistics import (
 )
 from lnexp.analysis.table import column, numbers
 from lnexp.ends import end_window
+from lnexp.lines import amount
 
 # The thresholds of verdicts; those of causes are at the top of causes.py, the spike rule's in
 # statistics.spikes.
@@ -250,7 +251,7 @@ def _not_learned(
 ) -> tuple[str, str]:
     name, end = baseline.words(end_gap)
     if len(gap) < FEWEST_STEPS:
-        return "too_short", f"{len(gap)} steps only"
+        return "too_short", f"{amount(len(gap), 'step')} only"
     if seen.falling and not all_frozen(seen):  # weights that never moved: luck of the batches
         still = f"{name} still fell by {text(fall(gap))} in the last quarter"
         return "too_short", still + baseline.mark

@@ -23,7 +23,7 @@ Place = tuple[int, Part]
 Reading = tuple[Sequence[Place], str, Tensor]  # P places, a field, its P values
 Hook = Callable[[nn.Module, tuple[Tensor, ...], Any], None]
 On = Callable[[nn.Module, Callable[[Tensor, Tensor], None]], None]
-AT_ONCE = 2**17  # elements: more leave the processor's cache
+AT_ONCE = 2**17  # elements, so that a thousand blocks are not all in fp64 together
 
 
 def rms(x: Tensor) -> Tensor:
@@ -65,6 +65,7 @@ class ForwardProbe:
         self.silent: list[tuple[list[str], Tensor]] = []
         self.names = {module: name for name, module in model.named_modules()}
         self._norms: dict[Place, nn.Module] = {}  # those that are read
+        self._attentions: dict[Place, Attention] = {}
         self._hooks: list[tuple[dict, Hook]] = []
         self._clear()
 
@@ -122,6 +123,7 @@ class ForwardProbe:
             self._attach_norm(on, place, branch.serving_norm)
         if isinstance(branch.body, Attention):
             # As the forward made them: a norm over the batch, called again, would not be the same.
+            self._attentions[place] = branch.body
             on(branch.body.q_norm, lambda _, q: self._catch("q", place, q))
             on(branch.body.k_norm, lambda _, k: self._catch("k", place, k))
 
@@ -185,8 +187,8 @@ class ForwardProbe:
             self._put(places, stream_grad_rms=_rms(g_PBTD.double()))
         for places, q_PBHTK, k_PBHTK in self._batches("q", "k"):
             self._attention(places, q_PBHTK, k_PBHTK)
-        gains = {p: norm.weight for p, norm in self._norms.items() if hasattr(norm, "weight")}
-        self._caught["gain"] = {p: gain for p, gain in gains.items() if gain is not None}  # type: ignore[misc]
+        gains = {place: getattr(norm, "weight", None) for place, norm in self._norms.items()}
+        self._caught["gain"] = {p: gain for p, gain in gains.items() if gain is not None}
         for places, gain_PD in self._batches("gain"):
             # Of scalenorm: what makes the output's RMS 1.
             units = [getattr(self._norms[place], "unit", 1.0) for place in places]
@@ -202,7 +204,7 @@ class ForwardProbe:
             self._put(places, eps_floor_fraction=below_P.double().mean(1))
 
     def _attention(self, places: list[Place], q_PBHTK: Tensor, k_PBHTK: Tensor) -> None:
-        attention: Attention = self.model.blocks[0].attn.body  # type: ignore[assignment]
+        attention = self._attentions[places[0]]  # the same equation at each of them
         wide = torch.promote_types(q_PBHTK.dtype, torch.float32)
         scores = attention.scores(q_PBHTK.to(wide), k_PBHTK.to(wide))
         largest = scores.tril().abs().flatten(1).amax(1)

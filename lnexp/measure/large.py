@@ -6,8 +6,8 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from .nonfinite import stacked, total
-from .probes import Probe, norms
+from .nonfinite import norms, stacked, total
+from .probes import Probe
 
 # Private names of torch, looked up here alone.
 _foreach_copy_: Callable[..., None] = getattr(torch, "_foreach_copy_")  # noqa: B009
@@ -32,17 +32,16 @@ class LargeProbe(Probe):
 
     def copied(self) -> list[Tensor]:
         """Into the same memory every time."""
-        now = [w.detach() for w in self.weights]
         if self._copy is None:
-            self._copy = [w.clone() for w in now]
+            self._copy = super().copied()
         else:
-            _foreach_copy_(self._copy, now)
+            _foreach_copy_(self._copy, self.now())
         return self._copy
 
     def updates(self) -> list[Tensor]:
         """With the opposite sign, in place of the copy; an autopsy of the update needs the copy."""
         if not self._finite:
             return super().updates()
-        _foreach_sub_(self.kept, [w.detach() for w in self.weights])
+        _foreach_sub_(self.kept, self.now())
         updates, self.kept = self.kept, []
         return updates

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from ..rows import EventRow, Phase
 
+# One call for a list of tensors; a private name of torch, looked up here alone.
+_foreach_norm: Callable[..., tuple[Tensor, ...]] = getattr(torch, "_foreach_norm")  # noqa: B009
+
 HALF = (torch.float16, torch.bfloat16)
 TINY = 1e-15  # squares of smaller elements may have underflowed in fp32
 # Dynamic scaling halves from 65536: after 25 skips in a row the scale is 0.002 and no smaller
@@ -41,6 +44,16 @@ def mended(norms: Sequence[float], tensors: Sequence[Tensor]) -> tuple[list[floa
             if isfinite(result[i]) and not isfinite(value):
                 overflowed.append(i)
     return result, overflowed
+
+
+def norms(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """L2 norms; of half-precision tensors taken and returned in fp32."""
+    if not tensors:
+        return []
+    wide = torch.float32 if any(t.dtype in HALF for t in tensors) else None
+    if wide and any(t.dtype == torch.float64 for t in tensors):
+        wide = torch.float64
+    return list(_foreach_norm(list(tensors), 2, dtype=wide))
 
 
 def total_norm(vectors: Sequence[Tensor]) -> Tensor:

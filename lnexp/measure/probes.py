@@ -18,11 +18,11 @@ from ..rows import EventRow, LayerRow, Part
 from .forward import Place, Reading
 from .groups import PART_ORDER, Matrix
 from .nonfinite import (
-    HALF,
     Gradients,
     flat_view,
     mended,
     nonfinite_elements,
+    norms,
     stacked,
     total,
     total_norm,
@@ -41,19 +41,8 @@ def fetch(*groups: Tensor | Sequence[Tensor]) -> list[list[float]]:
 
 UNDERFLOW = 0.5  # share of a block's elements from which on their underflow is an event
 
-# One call for a list of tensors; private names of torch, looked up here alone.
-_foreach_norm: Callable[..., tuple[Tensor, ...]] = getattr(torch, "_foreach_norm")  # noqa: B009
+# One call for a list of tensors; a private name of torch, looked up here alone.
 _foreach_sub: Callable[..., tuple[Tensor, ...]] = getattr(torch, "_foreach_sub")  # noqa: B009
-
-
-def norms(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """L2 norms; of half-precision tensors taken and returned in fp32."""
-    if not tensors:
-        return []
-    wide = torch.float32 if any(t.dtype in HALF for t in tensors) else None
-    if wide and any(t.dtype == torch.float64 for t in tensors):
-        wide = torch.float64
-    return list(_foreach_norm(list(tensors), 2, dtype=wide))
 
 
 class ForwardReader(Protocol):
@@ -88,7 +77,6 @@ class Probe:
         self.sizes = [p.numel() for p in self.weights]
         # Views that updates in place are seen through; made once, since making them takes longer
         # than reading them.
-        self.now = [w.detach() for w in self.weights]
         self.flat = [flat_view(w) for w in self.weights]
         self.groups = groups
         self.matrices = matrices
@@ -125,6 +113,10 @@ class Probe:
 
     def grads(self) -> list[Tensor]:
         return [cast(Tensor, w.grad) for w in self.weights]
+
+    def now(self) -> list[Tensor]:
+        """The weights; an optimizer may have given them other memory."""
+        return [w.detach() for w in self.weights]
 
     def whole(self, grads: Sequence[Tensor], due: bool) -> list[Tensor]:
         """Their total norm in one reduction; empty: made of the tensors' norms, which are read."""
@@ -216,7 +208,7 @@ class Probe:
 
     def weight_norms(self) -> list[float]:
         """Of each tensor."""
-        return self.mended(fetch(self.norms(self.now))[0], self.weights)[0]
+        return self.mended(fetch(self.norms(self.now()))[0], self.weights)[0]
 
     def keep_weights(self) -> None:
         """Before the update, so that what it does can be told."""
@@ -224,15 +216,15 @@ class Probe:
         for place, fields in self._by_place("weight_norm", weight_norms).items():
             self._fields[place].update(fields)
         if self.full:
-            slices = self._slices(self.now)
+            slices = self._slices(self.now())
             self._set_matrices("weight_norm", self.mended(fetch(self.norms(slices))[0], slices)[0])
         self.kept = self.copied()
 
     def copied(self) -> list[Tensor]:
-        return [w.clone() for w in self.now]
+        return [w.clone() for w in self.now()]
 
     def updates(self) -> list[Tensor]:
-        return list(_foreach_sub(self.now, self.kept))
+        return list(_foreach_sub(self.now(), self.kept))
 
     def updated(self) -> float:
         """After the update: the norm of what it did."""

@@ -80,7 +80,7 @@ class FlatProbe(Probe):
         self._known: dict[int, tuple[list[Tensor], Tensor]] = {}
         self._sliced: dict[int, list[Tensor]] = {}
         self._gradients = self._tensors(flat.gradients_N)
-        self.now = self._tensors(flat.weights_N)
+        self._weights = self._tensors(flat.weights_N)
         self._vectors = [gradient.view(-1) for gradient in self._gradients]
         self._kept_N = self._moved_N = flat.weights_N
         self._kept: list[Tensor] = []
@@ -104,6 +104,9 @@ class FlatProbe(Probe):
 
     def grads(self) -> list[Tensor]:
         return self._gradients
+
+    def now(self) -> list[Tensor]:
+        return self._weights
 
     def whole(self, grads: Sequence[Tensor], due: bool) -> list[Tensor]:
         return [total_norm(self._vectors)]

@@ -215,6 +215,39 @@ def test_an_update_that_divides_zero_by_zero_is_the_optimizers(tmp_path):
     assert figures["gradient"] == 0 and math.isfinite(figures["weight_before"])
 
 
+class Reassigning(torch.optim.SGD):
+    """Hand-written optimizers give a weight other memory; this one breaks it at its third step."""
+
+    steps = 0
+
+    def step(self, closure=None):
+        self.steps += 1
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.data = p.data - group["lr"] * p.grad * (math.inf if self.steps == 3 else 1)
+
+
+def test_weights_that_get_other_memory_are_read_where_they_are(tmp_path):
+    model = encoder(dropout=0.0)
+    optimizer = Reassigning(model.parameters(), lr=1e-2)
+    norms = []
+    with lnexp.watch(model, optimizer, out=tmp_path / "run") as w:
+        for ids in batches(3):
+            loss = cross_entropy(model, ids)
+            loss.backward()
+            w.step(loss)
+            norms.append(
+                math.sqrt(sum(float(p.detach().square().sum()) for p in model.parameters()))
+            )
+            optimizer.step()
+            optimizer.zero_grad()
+    steps = rows(tmp_path / "run", "steps")
+    assert [float(r["weight_norm"]) for r in steps] == pytest.approx(norms, rel=1e-5)
+    assert all(0 < float(r["update_norm"]) < 1 for r in steps[:2])
+    events = rows(tmp_path / "run", "events")
+    assert {r["step"] for r in events if r["phase"] == "optimizer"} == {"2"}
+
+
 def test_an_exception_leaves_no_hook_and_a_status_that_names_it(tmp_path):
     model = encoder()
 

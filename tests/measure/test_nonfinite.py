@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lnexp.measure.nonfinite import Gradients, exact_norm, gradient_events, mended, total
-from lnexp.measure.probes import fetch, norms
+from lnexp.measure.nonfinite import Gradients, exact_norm, gradient_events, mended, norms, total
+from lnexp.measure.probes import fetch
 
 
 def norms_of(tensors):
