@@ -4,7 +4,7 @@ Free of torch and pandas, so that both halves may import it. None means "not mea
 written as an empty cell; a non-finite number is written out as `nan`, `inf` or `-inf`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ Phase = Literal["forward", "loss", "backward", "optimizer"]
 
 # The matrices of a block, written at level full; each is already part of attn or mlp.
 MATRIX_PARTS = ("wq", "wk", "wv", "wo", "w1", "w2")
+PARTS = ("embed", "attn", "mlp", "norm", "head", *MATRIX_PARTS)  # in the order of a layer's rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class Record:
     """Everything one step leaves behind."""
 
     step: StepRow
-    layers: list[LayerRow] = field(default_factory=list)
+    layers: Sequence[LayerRow] = ()
     events: list[EventRow] = field(default_factory=list)
     autopsy: dict[str, Any] | None = None  # of the run's first failing step
 

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "lnexp"
 OPEN = {
     "errors", "lines", "console", "files", "rows", "yamlfile", "yamlwords", "yamldump", "config",
     "settings", "complaints", "foreign", "rules", "naming", "overrides", "draft", "sweep", "seeds",
-    "shipped", "claimspec", "claimparse", "claimlog", "labrows", "proberow", "ends",
+    "shipped", "claimspec", "claimparse", "claimlog", "labrows", "layerrows", "proberow", "ends",
     "options", "__version__",
 }  # fmt: skip
 ALLOWED = {

@@ -1,14 +1,14 @@
-"""Forward readings of one step (level full), by hooks that are gone when the step is over.
+"""Forward readings of one step (level full), by taps that are gone when the step is over.
 
-Hooks copy the sequences that are read; the arithmetic is done afterwards, for many places at once.
 Shapes: B sequences read, T time, D width; P places at once. Readings are taken in fp64, those of
 attention scores in fp32 or wider.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from math import log
-from typing import Any
+from functools import partial
+from operator import setitem
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +17,10 @@ from ..model.branches import Sublayer
 from ..model.check import is_norm
 from ..model.gpt import GPT, Attention
 from ..model.norms import NORMS
-from ..rows import Part
+from .taps import Copies, Place, Taps, picked
 
-Place = tuple[int, Part]
 Reading = tuple[Sequence[Place], str, Tensor]  # P places, a field, its P values
-Hook = Callable[[nn.Module, tuple[Tensor, ...], Any], None]
-On = Callable[[nn.Module, Callable[[Tensor, Tensor], None]], None]
-AT_ONCE = 2**17  # elements, so that a thousand blocks are not all in fp64 together
+AT_ONCE = 2**16  # elements of the stream, so that a thousand blocks are not all in fp64 together
 
 
 def rms(x: Tensor) -> Tensor:
@@ -35,23 +32,38 @@ def token_cosine(x_BTD: Tensor) -> Tensor:
     """Mean off-diagonal cosine between positions: (|sum u|^2 - sum |u|^2) / (T (T - 1)). Places
     may stand before B."""
     T = x_BTD.shape[-2]
-    u_BTD = nn.functional.normalize(x_BTD, dim=-1)
-    together = u_BTD.sum(-2).square().sum(-1) - u_BTD.square().sum((-2, -1))
+    lengths_BT = torch.linalg.vector_norm(x_BTD, dim=-1)
+    shrunk_BT = 1 / lengths_BT.clamp_min(1e-12)
+    sum_BD = (shrunk_BT[..., None, :] @ x_BTD)[..., 0, :]
+    together = sum_BD.square().sum(-1) - (lengths_BT * shrunk_BT).square().sum(-1)
     return (together / (T * (T - 1))).mean(-1)
 
 
 def attention_entropy(scores_BHTT: Tensor) -> Tensor:
     """Mean over rows t > 1 of -sum p ln p / ln t: 1 is uniform, 0 looks at one position. Places may
     stand before B."""
-    entropies = torch.special.entr(scores_BHTT.softmax(-1)).sum(-1)[..., 1:]
+    p = scores_BHTT.softmax(-1)
+    # 0 ln 0 counts as 0; a row with a NaN is NaN everywhere.
+    sums = (p * scores_BHTT.log_softmax(-1)).nansum(-1)
+    entropies = torch.where(p[..., 0].isnan(), p[..., 0], -sums)[..., 1:]
     T = scores_BHTT.shape[-1]
-    shares = entropies / torch.tensor([log(t) for t in range(2, T + 1)]).to(entropies)
+    positions = torch.arange(2, T + 1, dtype=torch.float64, device=entropies.device)
+    shares = entropies / positions.log().to(entropies)
     return shares.mean((-3, -2, -1))
 
 
 def _rms(x_P: Tensor) -> Tensor:
     """P, over all else."""
-    return x_P.flatten(1).square().mean(1).sqrt()
+    return x_P.double().flatten(1).square().mean(1).sqrt()
+
+
+def _largest(x_PBTD: Tensor) -> Tensor:
+    """PBT: of each token max |x|; 0 where all its features are."""
+    return x_PBTD.abs().amax(-1)
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 class ForwardProbe:
@@ -65,76 +77,69 @@ class ForwardProbe:
         self.silent: list[tuple[list[str], Tensor]] = []
         self.names = {module: name for name, module in model.named_modules()}
         self._norms: dict[Place, nn.Module] = {}  # those that are read
-        self._attentions: dict[Place, Attention] = {}
-        self._hooks: list[tuple[dict, Hook]] = []
+        self._taps: Taps | None = None  # made when they are first needed
         self._clear()
 
     def _clear(self) -> None:
-        self._caught: dict[str, dict[Place, Tensor]] = {}
-        self._stream: Tensor | None = None  # as it is now, and the place that made it
-        self._made_by: Place = (-1, "embed")
-        self._over = False  # the forward: checkpointing computes blocks again, in backward
+        self._caught: dict[str, list[tuple[Place, Tensor]]] = defaultdict(list)
+        self._copied: list[list[Copies]] = []
+        self._gradients: dict[Place, Tensor] = {}
+        self._fit = 1  # places at once
 
     @contextmanager
     def listening(self) -> Iterator[None]:
         self.read, self.silent = [], []
-        attached = self._attached()
+        self._taps = self._taps or self._attached()
+        self._taps.open()
         try:
-            for hooks, hook in attached:
-                hooks[id(self)] = hook
             yield
             with torch.no_grad():
                 self._read()
         finally:
+            self._taps.close()
             self._clear()
-            for hooks, _ in attached:
-                hooks.pop(id(self), None)
 
-    def _attached(self) -> list[tuple[dict, Hook]]:
-        """A module's table of forward hooks, and what is put into it: by torch's own function it
-        takes as long as the reading. Looked for once."""
-        if not self._hooks:
-            hooks: dict[nn.Module, list[Callable[[Tensor, Tensor], None]]] = {}
+    def _attached(self) -> Taps:
+        taps, model, depth = Taps(), self.model, len(self.model.blocks)
+        taps.on(model.embed, self._begin)
+        for layer, block in enumerate(model.blocks):
+            self._attach_branch(taps, (layer, "attn"), block.attn)  # type: ignore[arg-type]
+            self._attach_branch(taps, (layer, "mlp"), block.mlp)  # type: ignore[arg-type]
+        last: Place = (depth, "norm" if is_norm(model.norm) else "head")
+        taps.on(model.norm, lambda h, _: self._gradient(last, h))
+        if is_norm(model.norm):
+            self._attach_norm(taps, last, model.norm)
 
-            def on(module: nn.Module, hook: Callable[[Tensor, Tensor], None]) -> None:
-                hooks.setdefault(module, []).append(hook)
+        def end(*_: Tensor) -> None:  # of the forward: backward may compute blocks again
+            taps.close()
+            self._copy()
 
-            self._attach(on)
-            self._hooks = [
-                (module._forward_hooks, self._hook(several)) for module, several in hooks.items()
-            ]
-        return self._hooks
+        taps.on(model.head, end)
+        return taps
 
-    def _attach(self, on: On) -> None:
-        on(self.model.embed, lambda _, h: self._flow((-1, "embed"), h))
-        for layer, block in enumerate(self.model.blocks):
-            self._attach_branch(on, (layer, "attn"), block.attn)  # type: ignore[arg-type]
-            self._attach_branch(on, (layer, "mlp"), block.mlp)  # type: ignore[arg-type]
-        depth = len(self.model.blocks)
-        last: Place = (depth, "norm" if is_norm(self.model.norm) else "head")
-        on(self.model.norm, lambda h, _: self._gradient(last, h))
-        if is_norm(self.model.norm):
-            self._attach_norm(on, last, self.model.norm)
-        on(self.model.head, self._end)
-
-    def _attach_branch(self, on: On, place: Place, branch: Sublayer) -> None:
-        on(branch.inside, lambda _, y: self._catch("branch", place, y))
+    def _attach_branch(self, taps: Taps, place: Place, branch: Sublayer) -> None:
+        taps.on(branch.inside, lambda _, y: self._catch("branch", place, y))
         if branch.serving_norm is not None:
-            self._attach_norm(on, place, branch.serving_norm)
+            self._attach_norm(taps, place, branch.serving_norm)
         if isinstance(branch.body, Attention):
             # As the forward made them: a norm over the batch, called again, would not be the same.
-            self._attentions[place] = branch.body
-            on(branch.body.q_norm, lambda _, q: self._catch("q", place, q))
-            on(branch.body.k_norm, lambda _, k: self._catch("k", place, k))
+            def split(_: Tensor, qkv: tuple[Tensor, Tensor, Tensor]) -> None:
+                self._catch("q", place, qkv[0])
+                self._catch("k", place, qkv[1])
 
-        def leave(h: Tensor, out: Tensor) -> None:
+            taps.on(branch.body, split, "split")
+
+        def leave(h: Tensor, out: Tensor | tuple[Tensor, ...]) -> None:
             self._gradient(place, h)
             self._catch("before", place, h)
-            self._flow(place, out)
+            # Of two streams the first, the one that the next sublayer reads.
+            self._catch("stream", place, out[0] if isinstance(out, tuple) else out)
+            if len(self._caught["stream"]) >= self._fit:
+                self._copy()
 
-        on(branch, leave)
+        taps.on(branch, leave)
 
-    def _attach_norm(self, on: On, place: Place, norm: nn.Module) -> None:
+    def _attach_norm(self, taps: Taps, place: Place, norm: nn.Module) -> None:
         self._norms[place] = norm
 
         def read(x: Tensor, y: Tensor) -> None:
@@ -142,100 +147,87 @@ class ForwardProbe:
             self._catch("norm output", place, y)
             if self.norm.over_batch:  # features share eps: all sequences count
                 with torch.no_grad():
-                    self._floor([place], x.detach().double(), "features")
+                    self._put([place], eps_floor_fraction=self._below_eps(x.double())[None])
 
-        on(norm, read)
+        taps.on(norm, read)
 
-    def _end(self, *_: Tensor) -> None:
-        self._over = True
-
-    def _flow(self, place: Place, h: Tensor) -> None:
-        """The stream leaves this place."""
-        self._stream = None
-        self._catch("stream", place, h)
-        self._stream, self._made_by = h, place
+    def _begin(self, _: Tensor, h_BTD: Tensor) -> None:
+        self._fit = max(1, AT_ONCE // max(1, h_BTD[: self.sample].numel()))
+        self._catch("stream", (-1, "embed"), h_BTD)
 
     def _catch(self, kind: str, place: Place, x: Tensor) -> None:
-        if x is self._stream:
-            kept = self._caught["stream"][self._made_by]
-        else:
-            kept = x.detach()[: self.sample].clone()  # whoever comes next may write into x
-        self._caught.setdefault(kind, {})[place] = kept
+        self._caught[kind].append((place, x))
 
     def _gradient(self, place: Place, h_BTD: Tensor) -> None:
         if h_BTD.requires_grad:
-            h_BTD.register_hook(lambda gradient: self._catch("gradient", place, gradient))
+            h_BTD.register_hook(partial(setitem, self._gradients, place))
+
+    def _copy(self) -> None:
+        caught, self._caught = self._caught, defaultdict(list)
+        together = ("normed", "stream", "branch", "before"), ("norm output",), ("q", "k")
+        self._copied.append(
+            [Copies({kind: caught[kind] for kind in kinds}, self.sample) for kinds in together]
+        )
 
     def _read(self) -> None:
-        for places, h_PBTD in self._batches("stream"):
-            wide = h_PBTD.double()
-            self._put(places, act_rms=_rms(wide), act_absmax=h_PBTD.abs().flatten(1).amax(1))
-            if wide.shape[-2] > 1:
-                self._put(places, token_cosine=token_cosine(wide))
-        for places, x_PBTD in self._batches("normed"):
-            wide = x_PBTD.double()
-            self._put(places, norm_input_rms=_rms(wide))
-            if not self.norm.over_batch:
-                self._floor(places, wide)
-        for places, x_PBTD, y_PBTD in self._batches("normed", "norm output"):
-            silent = (y_PBTD == 0).all(-1) & (x_PBTD != 0).any(-1)
-            names = [self.names[self._norms[place]] for place in places]
-            self.silent.append((names, silent.flatten(1).sum(1)))
-        for places, y_PBTD, h_PBTD in self._batches("branch", "before"):
-            self._put(places, branch_to_stream=_rms(y_PBTD.double()) / _rms(h_PBTD.double()))
-        for places, g_PBTD in self._batches("gradient"):
-            self._put(places, stream_grad_rms=_rms(g_PBTD.double()))
-        for places, q_PBHTK, k_PBHTK in self._batches("q", "k"):
-            self._attention(places, q_PBHTK, k_PBHTK)
-        gains = {place: getattr(norm, "weight", None) for place, norm in self._norms.items()}
-        self._caught["gain"] = {p: gain for p, gain in gains.items() if gain is not None}
-        for places, gain_PD in self._batches("gain"):
+        for streams, normed, heads in self._copied:
+            largest_UBT = self._streams(streams)
+            if normed.stacks:
+                zero = normed.of("norm output", _largest) == 0
+                silent = zero & (picked(largest_UBT, streams.rows["normed"]) != 0)
+                names = [self.names[self._norms[place]] for place in streams.places["normed"]]
+                self.silent.append((names, silent.flatten(1).sum(1)))
+            if heads.stacks:
+                self._attention(heads)
+        gradients = list(self._gradients.items())
+        for start in range(0, len(gradients), self._fit):
+            some = Copies({"gradient": gradients[start : start + self._fit]}, self.sample)
+            self._put(some.places["gradient"], stream_grad_rms=some.of("gradient", _rms))
+        self._gains()
+
+    def _streams(self, streams: Copies) -> Tensor:
+        """Reads all but norms turned silent; of each tensor `_largest`."""
+        places, rows = streams.places, streams.rows
+        largest_UBT = streams.each(_largest)
+        wide = streams.double()
+        rms_U = wide.each(_rms)
+        stream, normed, branch = places["stream"], places["normed"], places["branch"]
+        if stream:
+            largest_P = picked(largest_UBT, rows["stream"]).flatten(1).amax(1)
+            self._put(stream, act_rms=picked(rms_U, rows["stream"]), act_absmax=largest_P)
+            if largest_UBT.shape[-1] > 1:
+                self._put(stream, token_cosine=wide.of("stream", token_cosine))
+        if normed:
+            self._put(normed, norm_input_rms=picked(rms_U, rows["normed"]))
+            if self.norm.beside_eps is not None and not self.norm.over_batch:
+                below = wide.of("normed", lambda x: self._below_eps(x.flatten(1, -2)))
+                self._put(normed, eps_floor_fraction=below)
+        if branch:
+            ratios = picked(rms_U, rows["branch"]) / picked(rms_U, rows["before"])
+            self._put(branch, branch_to_stream=ratios)
+        return largest_UBT
+
+    def _below_eps(self, x: Tensor) -> Tensor:
+        """Share of tokens, or of features that share eps; of each place where x is PND."""
+        assert self.norm.beside_eps is not None
+        return (self.norm.beside_eps(x) < self.eps).double().mean(-1)
+
+    def _attention(self, heads: Copies) -> None:
+        places = heads.places["q"]
+        products = Attention.products(heads.of("q", _wide), heads.of("k", _wide)).tril()
+        self._put(places, attn_logit_max=products.abs().flatten(1).amax(1))
+        if products.shape[-1] > 1:
+            later = torch.full_like(products[0, 0, 0], float("-inf")).triu(1)
+            self._put(places, attn_entropy=attention_entropy(products + later))
+
+    def _gains(self) -> None:
+        places = [p for p, norm in self._norms.items() if getattr(norm, "weight", None) is not None]
+        if places:
+            norms = [self._norms[place] for place in places]
+            gains_P = _rms(torch.stack([norm.weight for norm in norms])[:, None])  # type: ignore[misc]
             # Of scalenorm: what makes the output's RMS 1.
-            units = [getattr(self._norms[place], "unit", 1.0) for place in places]
-            gains_P = _rms(gain_PD.detach().double()[:, None])
-            units_P = gains_P.new_tensor(units)
+            units_P = gains_P.new_tensor([getattr(norm, "unit", 1.0) for norm in norms])
             self._put(places, norm_gain=gains_P / units_P)
-
-    def _floor(self, places: list[Place], x: Tensor, of: str = "tokens") -> None:
-        """`x`: a place's own, where features share eps; else that of all places."""
-        if self.norm.beside_eps is not None:
-            below = self.norm.beside_eps(x) < self.eps
-            below_P = below[None] if of == "features" else below.flatten(1)
-            self._put(places, eps_floor_fraction=below_P.double().mean(1))
-
-    def _attention(self, places: list[Place], q_PBHTK: Tensor, k_PBHTK: Tensor) -> None:
-        attention = self._attentions[places[0]]  # the same equation at each of them
-        wide = torch.promote_types(q_PBHTK.dtype, torch.float32)
-        scores = attention.scores(q_PBHTK.to(wide), k_PBHTK.to(wide))
-        largest = scores.tril().abs().flatten(1).amax(1)
-        self._put(places, attn_logit_max=largest)
-        if scores.shape[-1] > 1:
-            self._put(places, attn_entropy=attention_entropy(scores))
-
-    def _batches(self, *kinds: str) -> Iterator[tuple[Any, ...]]:
-        """Places, and for each kind what was caught at them, as many as fit; those of one form."""
-        alike: dict[tuple, list[Place]] = {}
-        several = [self._caught.get(kind, {}) for kind in kinds]
-        for place in several[0]:
-            if all(place in caught for caught in several):
-                form = tuple((caught[place].shape, caught[place].dtype) for caught in several)
-                alike.setdefault(form, []).append(place)
-        for form, places in alike.items():
-            fit = max(1, AT_ONCE // max(1, form[0][0].numel()))
-            for start in range(0, len(places), fit):
-                some = places[start : start + fit]
-                yield some, *(torch.stack([c[place] for place in some]) for c in several)
 
     def _put(self, places: list[Place], **numbers: Tensor) -> None:
         self.read += [(places, field, values_P) for field, values_P in numbers.items()]
-
-    def _hook(self, several: list[Callable[[Tensor, Tensor], None]]) -> Hook:
-        def hook(_: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
-            if self._over:
-                return
-            # Of two streams the first, the one that the next sublayer reads.
-            first = output[0] if isinstance(output, tuple) else output
-            for one in several:
-                one(inputs[0], first)
-
-        return hook

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ..rows import MATRIX_PARTS, Part
+from ..rows import PARTS, Part
 
 # The matrices of a block: part -> (half, module, which third of a joint matrix).
 MATRICES: dict[Part, tuple[str, str, int | None]] = {
@@ -13,7 +13,6 @@ MATRICES: dict[Part, tuple[str, str, int | None]] = {
     "w1": ("mlp", "w1", None),
     "w2": ("mlp", "w2", None),
 }
-PART_ORDER = ("embed", "attn", "mlp", "norm", "head", *MATRIX_PARTS)
 Matrix = tuple[tuple[int, Part], int, int | None]  # place, position of its tensor, which third
 
 
@@ -42,7 +41,7 @@ def grouped(names: Sequence[str], depth: int) -> dict[tuple[int, Part], list[int
 
 
 def in_order(groups: dict[tuple[int, Part], list[int]]) -> dict[tuple[int, Part], list[int]]:
-    return dict(sorted(groups.items(), key=lambda i: (i[0][0], PART_ORDER.index(i[0][1]))))
+    return dict(sorted(groups.items(), key=lambda i: (i[0][0], PARTS.index(i[0][1]))))
 
 
 def matrices(names: Sequence[str], depth: int) -> list[Matrix]:

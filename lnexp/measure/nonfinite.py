@@ -38,6 +38,9 @@ def mended(norms: Sequence[float], tensors: Sequence[Tensor]) -> tuple[list[floa
     A 0 then means that every element is 0, and inf or nan that an element is.
     """
     result, overflowed = list(norms), []
+    # Of thousands none, as a rule; a nan among them makes the sum nan.
+    if not result or (trusted(min(result)) and sum(result) < inf):
+        return result, overflowed
     for i, value in enumerate(norms):
         if not trusted(value):
             result[i] = exact_norm(tensors[i])

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..config import Measure
-from ..rows import EventRow, LayerRow, Part
-from .forward import Place, Reading
-from .groups import PART_ORDER, Matrix
+from ..layerrows import Column, LayerRows, Layout, Place
+from ..rows import EventRow
+from .forward import Reading
+from .groups import Matrix
 from .nonfinite import (
     Gradients,
     flat_view,
@@ -81,7 +82,11 @@ class Probe:
         self.groups = groups
         self.matrices = matrices
         self.forward = forward
-        self._fields: dict[tuple[int, Part], dict[str, float]] = {}
+        self._places = list(groups)
+        self._elements = [sum(self.sizes[i] for i in members) for members in groups.values()]
+        self._matrix_places = [place for place, *_ in matrices]
+        self._columns: list[Column] = []
+        self._layout = Layout()
         self._zero_outputs: dict[str, int] = {}
         self.kept: list[Tensor] = []  # the weights before this step's update, where it is read
         self.moved: set[str] = set()  # tensors that an update was seen to change
@@ -95,7 +100,7 @@ class Probe:
 
     def begin(self) -> None:
         """A step's readings start anew."""
-        self._fields, self.kept = {}, []
+        self._columns, self.kept = [], []
 
     @contextmanager
     def listening(self, due: bool) -> Iterator[bool]:
@@ -181,17 +186,18 @@ class Probe:
             grad_norm = total(grad_norms)
         grad_norm, grad_norms = grad_norm / divisor, [norm / divisor for norm in grad_norms]
         if due:
-            self._fields, nonzero = self._by_place("grad_norm", grad_norms), self.summed(nonzero)
-            for place, members in self.groups.items():
-                size = sum(self.sizes[i] for i in members)
-                empty = size - sum(nonzero[i] for i in members)
-                self._fields[place]["zero_grad_fraction"] = empty / size
-            values = [norm / divisor for norm in self.mended(parts, slices)[0]]
-            self._set_matrices("grad_norm", values)
+            self._columns, nonzero = [], self.summed(nonzero)
+            self._by_place("grad_norm", grad_norms)
+            empty = [
+                (size - sum([nonzero[i] for i in members])) / size
+                for size, members in zip(self._elements, self.groups.values(), strict=True)
+            ]
+            self._columns.append(("zero_grad_fraction", self._places, empty))
+            self._by_matrix("grad_norm", [n / divisor for n in self.mended(parts, slices)[0]])
             for (places, field, _), values in zip(readings, forward, strict=False):
-                divided = scale if field == "stream_grad_rms" else 1.0
-                for place, value in zip(places, values, strict=True):
-                    self._fields.setdefault(place, {})[field] = value / divided
+                if field == "stream_grad_rms" and scale != 1.0:
+                    values = [value / scale for value in values]
+                self._columns.append((field, places, values))
         return Gradients(
             loss=losses[0],
             unigram_loss=losses[1],
@@ -212,12 +218,10 @@ class Probe:
 
     def keep_weights(self) -> None:
         """Before the update, so that what it does can be told."""
-        weight_norms = self.weight_norms()
-        for place, fields in self._by_place("weight_norm", weight_norms).items():
-            self._fields[place].update(fields)
+        self._by_place("weight_norm", self.weight_norms())
         if self.full:
             slices = self._slices(self.now())
-            self._set_matrices("weight_norm", self.mended(fetch(self.norms(slices))[0], slices)[0])
+            self._by_matrix("weight_norm", self.mended(fetch(self.norms(slices))[0], slices)[0])
         self.kept = self.copied()
 
     def copied(self) -> list[Tensor]:
@@ -233,9 +237,8 @@ class Probe:
         moved, parts = fetch(self.norms(updates), self.norms(slices))
         update_norms = self.mended(moved, updates)[0]
         self.moved.update(n for n, norm in zip(self.names, update_norms, strict=True) if norm)
-        for place, fields in self._by_place("update_norm", update_norms).items():
-            self._fields[place].update(fields)
-        self._set_matrices("update_norm", self.mended(parts, slices)[0])
+        self._by_place("update_norm", update_norms)
+        self._by_matrix("update_norm", self.mended(parts, slices)[0])
         return total(update_norms)
 
     def forward_events(self, step: int) -> list[EventRow]:
@@ -265,20 +268,13 @@ class Probe:
                 events.append(EventRow(step, "optimizer", "adam_underflow", "", block, "", detail))
         return events
 
-    def rows(self, step: int) -> list[LayerRow]:
+    def rows(self, step: int) -> LayerRows:
         """The reading's rows, by layer."""
-        return [
-            LayerRow(step=step, layer=layer, part=part, **fields)
-            for (layer, part), fields in sorted(
-                self._fields.items(), key=lambda item: (item[0][0], PART_ORDER.index(item[0][1]))
-            )
-        ]
+        return self._layout.rows(step, self._columns)
 
-    def _by_place(self, field: str, values: list[float]) -> dict[tuple[int, Part], dict]:
-        return {
-            place: {field: total([values[i] for i in members])}
-            for place, members in self.groups.items()
-        }
+    def _by_place(self, field: str, values: list[float]) -> None:
+        totals = [total([values[i] for i in members]) for members in self.groups.values()]
+        self._columns.append((field, self._places, totals))
 
     def _slices(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return [
@@ -286,7 +282,6 @@ class Probe:
             for _, i, third in self.matrices
         ]
 
-    def _set_matrices(self, field: str, values: list[float]) -> None:
+    def _by_matrix(self, field: str, values: list[float]) -> None:
         if values:
-            for (place, *_), value in zip(self.matrices, values, strict=True):
-                self._fields.setdefault(place, {})[field] = value
+            self._columns.append((field, self._matrix_places, values))

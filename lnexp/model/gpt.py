@@ -46,9 +46,14 @@ class Attention(nn.Module):
         q, k, v = qkv_BTE.view(B, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
         return self.q_norm(q), self.k_norm(k), v
 
+    @staticmethod
+    def products(q_BHTK: Tensor, k_BHTK: Tensor) -> Tensor:
+        """q k / sqrt(K), BHTT."""
+        return q_BHTK @ k_BHTK.transpose(-2, -1) / sqrt(q_BHTK.shape[-1])
+
     def scores(self, q_BHTK: Tensor, k_BHTK: Tensor) -> Tensor:
-        """q k / sqrt(K) with -inf on later positions, BHTT."""
-        scores_BHTT = q_BHTK @ k_BHTK.transpose(-2, -1) / sqrt(q_BHTK.shape[-1])
+        """The products with -inf on later positions, BHTT."""
+        scores_BHTT = self.products(q_BHTK, k_BHTK)
         T = scores_BHTT.shape[-1]
         later_TT = torch.ones(T, T, dtype=torch.bool, device=q_BHTK.device).triu(1)
         return scores_BHTT.masked_fill(later_TT, float("-inf"))

@@ -15,6 +15,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Literal, Self, TextIO
 
 from ..errors import UserError
+from ..layerrows import LayerRows
 from ..rows import EventRow, LayerRow, Record, StepRow, header, line
 
 SCHEMA = 1
@@ -137,8 +138,10 @@ class RunDir:
             self.FILES, ([record.step], record.layers, record.events), strict=True
         ):
             if rows:
-                cells = self.CELLS[name]
-                text = "".join([line(cells(row)) for row in rows])
+                if isinstance(rows, LayerRows):
+                    text = "".join(rows.lines())
+                else:
+                    text = "".join([line(self.CELLS[name](row)) for row in rows])
                 with naming(self.path / name):
                     self._files[name].write(text)
                     self._files[name].flush()

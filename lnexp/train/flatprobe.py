@@ -121,7 +121,9 @@ class FlatProbe(Probe):
 
     def nonzero(self, grads: Sequence[Tensor]) -> Tensor:
         views, order = self._known[id(grads)]
-        return torch.cat([view_Kn.bool().sum(1) for view_Kn in views])[order]
+        # Adding in 32 bits takes half the time of torch's 64.
+        counts = [view_Kn.bool().sum(1, dtype=torch.int32) for view_Kn in views]
+        return torch.cat(counts)[order]
 
     def copied(self) -> list[Tensor]:
         if not self._kept:
