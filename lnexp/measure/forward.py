@@ -112,7 +112,8 @@ class ForwardProbe:
 
         def end(*_: Tensor) -> None:  # of the forward: backward may compute blocks again
             taps.close()
-            self._copy()
+            if self._caught:
+                self._copy()
 
         taps.on(model.head, end)
         return taps

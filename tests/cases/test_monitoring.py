@@ -95,3 +95,4 @@ def test_a_step_that_raises_leaves_no_hook_behind(monkeypatch):
     with pytest.raises(ZeroDivisionError), probe.listening():
         model(torch.zeros(1, 4, dtype=torch.long))
     assert not any(m._forward_hooks or m._backward_hooks for m in model.modules())
+    assert not any("forward" in vars(m) for m in model.modules())

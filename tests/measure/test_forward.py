@@ -1,14 +1,17 @@
 """Forward readings against NumPy computations of their definitions."""
 
 from math import log, sqrt
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 
 from lnexp.config import Model
+from lnexp.measure import forward
 from lnexp.measure.forward import ForwardProbe, attention_entropy, token_cosine
 from lnexp.model.init import build
+from lnexp.model.placements import PLACEMENTS
 
 from .readings import readings
 
@@ -115,9 +118,62 @@ def test_the_eps_floor_is_the_share_of_tokens_whose_variance_is_below_eps():
     assert float(readings(probe)[(0, "attn")]["eps_floor_fraction"]) == pytest.approx(3 / 8)
 
 
-def test_no_hook_survives_not_even_an_exception():
+def read_once(model, config: Model) -> dict:
+    ids = torch.randint(23, (4, 8), generator=torch.Generator().manual_seed(1))
+    probe = ForwardProbe(model, config.norm, config.eps, sample=2)
+    with probe.listening():
+        logits = model(ids)
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids.flatten()).backward()
+    return readings(probe)
+
+
+@pytest.mark.parametrize("placement", ["pre", "post", "residual_dual"])
+def test_readings_do_not_depend_on_how_many_places_are_read_at_once(monkeypatch, placement):
+    config = CONFIG.model_copy(update={"placement": placement, "depth": 5})
+    whole = read_once(build(config, 23, 0), config)
+    for at_once in (1, 600, 1500):
+        monkeypatch.setattr(forward, "AT_ONCE", at_once)
+        assert read_once(build(config, 23, 0), config) == whole  # bit for bit
+
+
+def test_readings_of_several_types_are_those_of_each_in_its_own():
+    """Under autocast the stream is fp32 and a branch bf16."""
     model = build(CONFIG, 23, 0)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = read_once(model, CONFIG)
+    own = read_once(model, CONFIG)
+    assert mixed.keys() == own.keys()
+    for place, fields in own.items():
+        assert mixed[place].keys() == fields.keys()
+        for name, value in fields.items():
+            assert mixed[place][name] == pytest.approx(value, rel=0.05, abs=0.02), (place, name)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("norm", ["layernorm_plain", "batchnorm", "scalenorm"])
+def test_nothing_that_is_caught_is_written_into_before_it_is_copied(monkeypatch, placement, norm):
+    caught: list[tuple[torch.Tensor, int]] = []
+    own = ForwardProbe._catch
+
+    def catch(self, kind, place, x):
+        caught.append((x, x._version))
+        own(self, kind, place, x)
+
+    monkeypatch.setattr(ForwardProbe, "_catch", catch)
+    for activation in get_args(Model.model_fields["activation"].annotation):
+        config = CONFIG.model_copy(
+            update={"placement": placement, "norm": norm, "activation": activation, "dropout": 0.1}
+        )
+        read_once(build(config, 23, 0).train(), config)
+    assert caught and all(x._version == version for x, version in caught)
+
+
+def test_nothing_of_a_reading_stays_in_the_model_not_even_after_an_exception():
+    model = build(CONFIG, 23, 0)
+    before = [set(vars(module)) for module in model.modules()]
+    read_once(model, CONFIG)
     probe = ForwardProbe(model, CONFIG.norm, CONFIG.eps, sample=2)
     with pytest.raises(KeyError), probe.listening():
         raise KeyError
+    assert [set(vars(module)) for module in model.modules()] == before
     assert not any(m._forward_hooks or m._backward_hooks for m in model.modules())
