@@ -50,25 +50,28 @@ def python(*words: str) -> str:
     return subprocess.run([sys.executable, *words], check=True, stdout=-1, text=True).stdout
 
 
-def case(size: tuple[int, ...], checkpointing: bool, steps: int) -> dict[str, float]:
+def written(folder: Path, size: tuple[int, ...], checkpointing: bool, steps: int) -> Path:
     depth, width, batch, context = size
-    with TemporaryDirectory() as folder:
-        config = Path(folder) / "depth.yaml"
-        config.write_text(
-            f"model: {{depth: {depth}, width: {width}, context: {context}}}\n"
-            f"train: {{steps: {steps}, batch_size: {batch}, "
-            f"checkpointing: {str(checkpointing).lower()}}}\n"
-        )
-        seconds, peak = python("-c", CHILD, str(config)).split()
-        command = "from lnexp.cli import main; main()"
-        said = python("-c", command, "plan", str(config), "--json")
-    ((plan,),) = (item["models"] for item in json.loads(said))
-    return {
-        "seconds": float(seconds),
-        "bytes": int(peak),
-        "planned_seconds": plan["seconds_per_step"],
-        "planned_bytes": plan["bytes"],
-    }
+    word = str(checkpointing).lower()
+    config = folder / f"{depth}-{width}-{word}" / f"{depth}_{width}_{word}.yaml"
+    config.parent.mkdir()
+    config.write_text(
+        f"model: {{depth: {depth}, width: {width}, context: {context}}}\n"
+        f"train: {{steps: {steps}, batch_size: {batch}, checkpointing: {word}}}\n"
+    )
+    return config
+
+
+def planned(configs: list[Path]) -> list[dict]:
+    """What `lnexp plan` says of each."""
+    said = python("-c", "from lnexp.cli import main; main()", "plan", *map(str, configs), "--json")
+    return [model for item in json.loads(said) for model in item["models"]]
+
+
+def measured(config: Path) -> tuple[float, int]:
+    """Seconds a step, and bytes at most."""
+    seconds, peak = python("-c", CHILD, str(config)).split()
+    return float(seconds), int(peak)
 
 
 def exponent(found: dict[int, float]) -> float:
@@ -78,34 +81,44 @@ def exponent(found: dict[int, float]) -> float:
     return sum((x - x0) * (y - y0) for x, y in points) / sum((x - x0) ** 2 for x, _ in points)
 
 
+def tell(sizes: list[tuple[int, ...]], configs: list[Path], checkpointing: bool) -> list[dict]:
+    rows, seconds, memory = [], {}, {}
+    _, one_block = measured(configs[0])
+    plans = planned(configs[1:])
+    for size, config, plan in zip(sizes[1:], configs[1:], plans, strict=True):
+        depth, width, batch, context = size
+        took, peak = measured(config)
+        expected, mib, room = plan["seconds_per_step"], peak / 2**20, plan["bytes"] / 2**20
+        print(
+            f"{depth:>5} x {width:<5} {batch:>6} {context:>7}  {str(checkpointing).lower():>13} "
+            f"{took:8.4f} {expected:8.4f} {expected / took:5.2f} {mib:6.0f} {room:8.0f} "
+            f"{room / mib:5.2f}",
+            flush=True,
+        )
+        rows.append({
+            "size": size, "checkpointing": checkpointing, "seconds": took, "bytes": peak,
+            "planned_seconds": expected, "planned_bytes": plan["bytes"],
+        })  # fmt: skip
+        if size in SCALING:
+            seconds[depth], memory[depth] = took, peak - one_block
+    print(
+        f"exponent over depth {min(seconds)} .. {max(seconds)}: seconds "
+        f"{exponent(seconds):.3f}, memory beyond that of one block {exponent(memory):.3f}"
+    )
+    return rows
+
+
 def main() -> None:
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     print(
         "depth x width  batch context  checkpointing   s/step  planned ratio    MiB  planned ratio"
     )
     rows = []
-    for checkpointing in (False, True):
-        seconds, memory = {}, {}
-        bare = case((1, *SCALING[0][1:]), checkpointing, steps)["bytes"]
-        for size in [*SCALING, *OTHERS]:
-            row = case(size, checkpointing, steps)
-            rows.append({"size": size, "checkpointing": checkpointing, **row})
-            depth, width, batch, context = size
-            word = str(checkpointing).lower()
-            mib, planned = row["bytes"] / 2**20, row["planned_bytes"] / 2**20
-            print(
-                f"{depth:>5} x {width:<5} {batch:>6} {context:>7}  {word:>13} "
-                f"{row['seconds']:8.4f} {row['planned_seconds']:8.4f} "
-                f"{row['planned_seconds'] / row['seconds']:5.2f} {mib:6.0f} {planned:8.0f} "
-                f"{planned / mib:5.2f}",
-                flush=True,
-            )
-            if size in SCALING:
-                seconds[depth], memory[depth] = row["seconds"], row["bytes"] - bare
-        print(
-            f"exponent over depth {min(seconds)} .. {max(seconds)}: seconds "
-            f"{exponent(seconds):.3f}, memory beyond that of one block {exponent(memory):.3f}"
-        )
+    with TemporaryDirectory() as folder:
+        for checkpointing in (False, True):
+            sizes = [(1, *SCALING[0][1:]), *SCALING, *OTHERS]
+            configs = [written(Path(folder), size, checkpointing, steps) for size in sizes]
+            rows += tell(sizes, configs, checkpointing)
     print(json.dumps(rows))
 
 

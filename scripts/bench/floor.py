@@ -146,6 +146,10 @@ def floor(
         "share": counted / rates["flops"] / measured,
         "accounted": sum(parts.values()) / measured,
         "rates": {kind: amount / seconds for kind, (amount, seconds) in products.items()},
+        "alone_ms": {
+            "matmul": (parts["own"] - products["attention"][1]) * 1e3,
+            "attention": products["attention"][1] * 1e3,
+        },
         "op_of_stream": chained((batch, context, width), False),
         "counts": {name: (c.ops, c.views, c.moved) for name, c in counts.items()},
         "profile": {name: profiled(streams[name], PROFILED_STEPS) for name in counts},
@@ -178,11 +182,15 @@ def tell(found: list[dict]) -> None:
         cells = (f"{ops:>7,} {views:>7,} {moved / 1e6:6.1f}"
                  for ops, views, moved in row["counts"].values())  # fmt: skip
         print(f"{name_of(row['size']):<20} " + " ".join(cells))
-    print("\nms of a profiled step by kind (views: with allocations and calls of other operations)")
+    print("\nms of a profiled step by kind (views: with allocations and calls of other operations;")
+    print("alone: the products, each in a loop)")
     for row in found:
-        print(f"{name_of(row['size']):<13} " + " ".join(f"{n:>8}" for n in row["profile"]))
+        heads = (*row["profile"], "alone")
+        print(f"{name_of(row['size']):<13} " + " ".join(f"{head:>8}" for head in heads))
         for kind in KINDS:
-            print(f"  {kind:<11} " + " ".join(f"{p[kind]:8.2f}" for p in row["profile"].values()))
+            cells = [profile[kind] for profile in row["profile"].values()]
+            cells += [row["alone_ms"][kind]] if kind in row["alone_ms"] else []
+            print(f"  {kind:<11} " + " ".join(f"{cell:8.2f}" for cell in cells))
         totals = (sum(profile.values()) for profile in row["profile"].values())
         print(f"  {'in all':<11} " + " ".join(f"{total:8.2f}" for total in totals))
 
@@ -193,7 +201,7 @@ def compiled(size: Size, corpus: bench.Corpus, folder: Path) -> list[float]:
     train = cfg.train.model_copy(update={"compile": True})
     configs = {"eager": cfg, "compiled": cfg.model_copy(update={"train": train})}
     streams = {n: bench.lnexp_steps(c, corpus, folder / n) for n, c in configs.items()}
-    times = bench.timed(streams, 5)
+    times = bench.timed(streams, 8)
     ratios = [a / b for a, b in zip(times["compiled"], times["eager"], strict=True)]
     return statistics.quantiles(ratios)
 

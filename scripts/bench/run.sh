@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every benchmark, one after the other, some 20 minutes on two idle cores:
+# Every benchmark, one after the other, at most 15 minutes on two idle cores:
 #   bash scripts/bench/run.sh [RESULTS]...
 # RESULTS: results whose report is timed too. Needs `pip install -e .[browser,hf,wandb,parquet]`; a
 # benchmark whose extra is missing is left out, with a line.
@@ -11,15 +11,19 @@ echo "$(date -u +%F), $(nproc) cores, $($python -c 'import platform, torch; prin
 grep -m 1 "model name" /proc/cpuinfo 2>/dev/null
 
 bench() {
+  local began=$SECONDS
   printf '\n## %s\n' "$*"
   "$python" "scripts/bench/$@" || echo "not measured: scripts/bench/$1 ended with code $?"
+  echo "($((SECONDS - began)) s)"
 }
 
 bench sweep.py 1
-bench train.py 7
-bench detection.py 4
-bench peers.py 30
+bench train.py 10
+bench floor.py
+bench detection.py 6
+bench peers.py 20
 bench depth.py 4
+bench gpu.py
 bench report.py "$@"
 bench points.py
 bench plot.py 1000

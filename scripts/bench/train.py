@@ -30,7 +30,7 @@ from lnexp.train.optim import new_optimizer
 from lnexp.train.state import set_up
 
 SIZES = [(12, 64, 16, 64), (6, 128, 16, 64), (100, 32, 8, 32), (100, 64, 8, 64)]
-STEPS = 6  # a block
+STEPS = 3  # a block
 Level = Literal["off", "light", "full"]
 RATIOS = {
     "off/bare": ("off", "bare"),
@@ -48,18 +48,22 @@ def config(depth: int, width: int, batch: int, context: int, level: Level) -> Ru
     )
 
 
-def lnexp_steps(cfg: RunConfig, corpus: Corpus, folder: Path) -> Iterator[object]:
+def lnexp_steps(
+    cfg: RunConfig, corpus: Corpus, folder: Path, device: str = "cpu"
+) -> Iterator[object]:
     with contextlib.closing(RunDir(folder / cfg.measure.level).begin("", {})) as run:
-        for record in train(set_up(cfg, corpus, "cpu")):
+        for record in train(set_up(cfg, corpus, device)):
             run.write(record)
             yield record
 
 
-def bare_steps(cfg: RunConfig, corpus: Corpus, written: bool) -> Iterator[object]:
+def bare_steps(
+    cfg: RunConfig, corpus: Corpus, written: bool, device: str = "cpu"
+) -> Iterator[object]:
     """Forward, backward, update; `written`: with what people add to watch it."""
-    model = build(cfg.model, len(corpus.vocabulary), 0).train()
+    model = build(cfg.model, len(corpus.vocabulary), 0).train().to(device)
     optimizer = new_optimizer(model, cfg.train)
-    batches = Batches(corpus, cfg.train.batch_size, cfg.model.context, 0, torch.device("cpu"))
+    batches = Batches(corpus, cfg.train.batch_size, cfg.model.context, 0, torch.device(device))
     while True:
         x, y = batches.draw()
         loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
@@ -82,13 +86,13 @@ def block(stream: Iterator[object]) -> float:
 
 
 def started(
-    size: tuple[int, int, int, int], corpus: Corpus, folder: Path
+    size: tuple[int, int, int, int], corpus: Corpus, folder: Path, device: str = "cpu"
 ) -> dict[str, Iterator[object]]:
     levels: tuple[Level, ...] = ("off", "light", "full")
-    own = {level: lnexp_steps(config(*size, level), corpus, folder) for level in levels}
+    own = {level: lnexp_steps(config(*size, level), corpus, folder, device) for level in levels}
     bare = {"bare": False, "written": True}
     cfg = config(*size, "off")
-    return own | {name: bare_steps(cfg, corpus, written) for name, written in bare.items()}
+    return own | {name: bare_steps(cfg, corpus, written, device) for name, written in bare.items()}
 
 
 def timed(streams: dict[str, Iterator[object]], rounds: int) -> dict[str, list[float]]:
