@@ -18,11 +18,11 @@ bench() {
 }
 
 bench sweep.py 1
-bench train.py 10
+bench train.py 8
 bench floor.py
-bench detection.py 6
+bench detection.py 5
 bench peers.py 20
-bench depth.py 4
+bench depth.py 3
 bench gpu.py
 bench report.py "$@"
 bench points.py
@@ -36,3 +36,4 @@ subprocess.run([sys.executable, "-m", "lnexp.cli", "--help"], stdout=subprocess.
 print(f"{time.perf_counter() - began:.2f}", end=" ")'
 done
 echo
+echo "all in all $SECONDS s"
