@@ -22,8 +22,6 @@ on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUD
 
 # Transfers of a step that has a reading, beyond those of the same step without one.
 ADDED = {"light": 2, "full": 3}
-
-
 WAITING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
@@ -112,17 +110,29 @@ def test_a_reading_adds_a_few_synchronisations_on_a_gpu(level, most):
         assert synchronisations(depth, level) - off <= most
 
 
-@on_a_gpu
+@pytest.mark.parametrize(
+    "device, precision", [pytest.param("cuda", "fp32", marks=on_a_gpu), ("cpu", "fp64")]
+)
 @pytest.mark.parametrize("level", ["off", "light", "full"])
-def test_a_gpus_rows_are_those_of_the_cpu_within_rounding(level):
-    cfg = config(train={"steps": 5}, measure={"level": level})
-    pairs = zip(*(train(set_up(cfg, markov(), d)) for d in ("cpu", "cuda")), strict=True)
-    for here, there in pairs:
-        close(asdict(here.step) | {"seconds": 0}, asdict(there.step) | {"seconds": 0})
+def test_a_gpus_rows_are_those_of_the_cpu_within_rounding_and_so_are_fp64s(
+    level, device, precision
+):
+    def rows(device: str, precision: str) -> Iterator[Record]:
+        cfg = config(train={"steps": 5, "precision": precision}, measure={"level": level})
+        return train(set_up(cfg, markov(), device))
+
+    for here, there in zip(rows("cpu", "fp32"), rows(device, precision), strict=True):
+        close(asdict(here.step), asdict(there.step))
         for one, other in zip(here.layers, there.layers, strict=True):
             close(asdict(one), asdict(other))
         assert here.events == there.events
 
 
 def close(row: dict[str, Any], other: dict[str, Any]) -> None:
-    assert row == pytest.approx(other, rel=2e-3, abs=1e-6)
+    for name in row.keys() - {"seconds"}:
+        value, expected = row[name], other[name]
+        # The key's bias has no gradient but what rounding makes: an exact 0 here, none there.
+        tolerance = 0.05 if name == "zero_grad_fraction" else 1e-6
+        if isinstance(expected, float):
+            expected = pytest.approx(expected, rel=2e-3, abs=tolerance)
+        assert value == expected, name
