@@ -28,7 +28,7 @@ from lnexp.train.compiled import compile_problem
 SQUARES = (512, 1024, 2048)
 COPIED = 2**26  # elements
 CHAIN = 300  # operations
-BARE_STEPS, PROFILED_STEPS = 10, 5
+BARE_STEPS, PROFILED_STEPS = 8, 5
 COMPILED = [(12, 64, 16, 64), (100, 32, 8, 32)]
 Size = tuple[int, int, int, int]
 

@@ -18,9 +18,9 @@ bench() {
 }
 
 bench sweep.py 1
-bench train.py 8
+bench train.py 7
 bench floor.py
-bench detection.py 5
+bench detection.py 4
 bench peers.py 20
 bench depth.py 3
 bench gpu.py

@@ -24,7 +24,7 @@ train: {{steps: {steps}, batch_size: 16}}
 seeds: [{seeds}]
 """
 # Name -> depth, width, steps, runs; then what is compared: (name, sweep, options).
-SWEEPS = {"blocks": (12, 64, 180, 6), "tiny": (1, 16, 200, 12)}
+SWEEPS = {"blocks": (12, 64, 160, 6), "tiny": (1, 16, 200, 12)}
 CASES = (
     ("1 job", "blocks", ("-j", "1")),
     ("2 jobs", "blocks", ("-j", "2")),
