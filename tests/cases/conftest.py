@@ -26,7 +26,10 @@ class NoPool:
 
     def schedule(self, work: Callable[..., Any], args: list[Any]) -> Future:
         future: Future = Future()
-        future.set_result(work(*args))
+        try:
+            future.set_result(work(*args))
+        except Exception as error:
+            future.set_exception(error)
         return future
 
 

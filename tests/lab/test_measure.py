@@ -1,6 +1,7 @@
 """lnexp run measures the tables that claims read: once, in any number of processes."""
 
 import csv
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,12 @@ from lnexp.lab.instruments import INSTRUMENTS, lines_of
 from lnexp.labrows import TABLES, excluded
 from lnexp.rows import header
 from lnexp.runs import worker
-from lnexp.runs.execute import run_plan
 from lnexp.runs.plan import make_plan
 from lnexp.sweep import load_sweep
 
+from ..cases.conftest import run_here
 from ..cli import lnexp
+from ..runs.small import train_here
 
 TEXT = """
 question: a test
@@ -48,10 +50,18 @@ def table(folder: Path, name: str) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory) -> Path:
+    """Trained and measured by two workers; not to be changed."""
     folder = tmp_path_factory.mktemp("lab")
     done = lnexp("run", str(write(folder)), "-o", str(folder), "-j", "2")
     assert done.code == 0, done.err
     return folder
+
+
+@pytest.fixture
+def copied(measured, tmp_path) -> Path:
+    """The same, to be changed."""
+    shutil.copytree(measured, tmp_path, dirs_exist_ok=True)
+    return tmp_path
 
 
 def test_every_table_has_an_instrument_and_begins_with_run_and_steps():
@@ -73,49 +83,45 @@ def test_a_run_has_its_rows_in_each_table_and_a_model_without_norms_none_of_thei
 def test_a_second_call_measures_nothing_and_one_process_gives_the_same_bytes(measured, tmp_path):
     files = sorted((measured / "small" / "lab").iterdir())
     before = [p.read_bytes() for p in files]
-    again = lnexp("run", str(measured / "small.yaml"), "-o", str(measured), "-j", "1")
+    again = run_here(measured / "small.yaml", "-o", measured, cwd=tmp_path)
     assert "measuring" not in again.err and [p.read_bytes() for p in files] == before
-    alone = lnexp("run", str(write(tmp_path)), "-o", str(tmp_path), "-j", "1")
+    alone = run_here(write(tmp_path), "-o", tmp_path, cwd=tmp_path)
     assert alone.code == 0
     assert [(tmp_path / "small" / "lab" / p.name).read_bytes() for p in files] == before
 
 
-def test_a_longer_run_is_measured_again_and_others_keep_their_rows(measured, tmp_path):
-    config = write(tmp_path)
-    first = "seeds=[0]"
-    lnexp("run", str(config), "-o", str(tmp_path), "-s", first)
-    lnexp("run", str(config), "-o", str(tmp_path), "-s", first, "-s", "train.steps=9")
+def test_a_longer_run_is_measured_again_and_others_keep_their_rows(tmp_path):
+    words = (write(tmp_path), "-o", tmp_path)
+    first = ("-s", "seeds=[0]")
+    run_here(*words, *first, cwd=tmp_path)
+    run_here(*words, *first, "-s", "train.steps=9", cwd=tmp_path)
     assert {row["steps_done"] for row in table(tmp_path, "skip")} == {"9"}
-    lnexp("run", str(config), "-o", str(tmp_path), "-s", "seeds=[1]")
+    run_here(*words, "-s", "seeds=[1]", cwd=tmp_path)
     assert sorted(row["steps_done"] for row in table(tmp_path, "batch")) == ["6", "6", "9", "9"]
 
 
-def test_an_instrument_that_fails_is_told_and_costs_no_other_row(tmp_path):
-    config = write(tmp_path)
-    lnexp("run", str(config), "-o", str(tmp_path))
-    victim = sorted((tmp_path / "small" / "runs").iterdir())[0]
+def test_an_instrument_that_fails_is_told_and_costs_no_other_row(copied):
+    victim = sorted((copied / "small" / "runs").iterdir())[0]
     (victim / "checkpoint.pt").write_bytes(b"damaged")
-    (tmp_path / "small" / "lab" / "skip.csv").unlink()
-    done = lnexp("run", str(config), "-o", str(tmp_path))
+    (copied / "small" / "lab" / "skip.csv").unlink()
+    done = lnexp("run", copied / "small.yaml", "-o", copied, "-j", "1")
     assert done.code == 1
     assert f"lab/skip.csv: {victim.name} not measured: " in done.err
     assert "is damaged" in done.err and "Traceback" not in done.err
-    assert len(table(tmp_path, "skip")) == 3 * 2
+    assert len(table(copied, "skip")) == 3 * 2
 
 
-def test_a_table_of_other_columns_is_made_anew(measured, tmp_path):
-    config = write(tmp_path)
-    lnexp("run", str(config), "-o", str(tmp_path))
-    path = tmp_path / "small" / "lab" / "batch.csv"
+def test_a_table_of_other_columns_is_made_anew(copied):
+    path = copied / "small" / "lab" / "batch.csv"
     good = path.read_text()
     path.write_text("run,steps_done,old\nx,6,1\n")
-    lnexp("run", str(config), "-o", str(tmp_path))
+    run_here("small.yaml", "-o", ".", cwd=copied)
     assert path.read_text() == good
 
 
 def test_a_run_that_a_bad_value_stopped_has_no_row(tmp_path):
     text = TEXT.replace("batch_size: 4", "batch_size: 4, lr: 1e30")
-    done = lnexp("run", str(write(tmp_path, text)), "-o", str(tmp_path), "-s", "seeds=[0]")
+    done = run_here(write(tmp_path, text), "-o", tmp_path, "-s", "seeds=[0]", cwd=tmp_path)
     assert done.code == 0
     with (tmp_path / "small" / "runs.csv").open(newline="") as file:
         assert {row["verdict"] for row in csv.DictReader(file)} == {"nonfinite"}
@@ -175,7 +181,7 @@ def test_a_text_that_changed_after_training_is_refused(tmp_path):
         tmp_path, TEXT.replace("source: markov, length: 4000", "source: file, path: text.txt")
     )
     plan = make_plan(load_sweep(config, ["seeds=[0]", "model.placement=[pre]"]))
-    run_plan(plan, tmp_path)
+    train_here(plan, tmp_path)
     text.write_text("eight nine ten eleven twelve 13\n" * 200)
     run = plan.runs[0]
     where = str(tmp_path / "small" / "runs" / run.name)
