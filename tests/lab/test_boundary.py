@@ -2,6 +2,8 @@
 
 import csv
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,10 +32,28 @@ def search(tmp_path, monkeypatch):
     monkeypatch.setattr(local, "ProcessPool", NoPool)
     write_config(tmp_path, TINY)
 
-    def search(*words: object, out: str = "results") -> Said:
-        return lnexp("boundary", "small.yaml", *SEARCH, "-o", out, *words, cwd=tmp_path)
+    def search(*words: object) -> Said:
+        return lnexp("boundary", "small.yaml", *SEARCH, *words, cwd=tmp_path)
 
     return search
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory) -> tuple[Path, Said]:
+    """What one search left and said; not to be changed."""
+    folder = tmp_path_factory.mktemp("first")
+    write_config(folder, TINY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "ProcessPool", NoPool)
+        said = lnexp("boundary", "small.yaml", *SEARCH, cwd=folder)
+    assert said.code == 0, said.err
+    return folder / "results", said
+
+
+@pytest.fixture
+def searched(first, tmp_path) -> Path:
+    """A copy of it, where `search` goes on."""
+    return shutil.copytree(first[0], tmp_path / "results")
 
 
 def table(folder) -> list[dict[str, str]]:
@@ -42,11 +62,10 @@ def table(folder) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_each_cell_has_its_bracket_and_its_cost_is_said(search, tmp_path):
-    said = search()
-    assert said.code == 0, said.err
+def test_each_cell_has_its_bracket_and_its_cost_is_said(first):
+    results, said = first
     assert "2 cells, scan of train.lr at 0.01, 1, 100, 10000; at most 3 seeds a value" in said.err
-    found = table(tmp_path / "results")
+    found = table(results)
     assert [row["cell"] for row in found] == ["model.placement=none", "model.placement=post"]
     none = found[0]
     assert none["stable"] == "below" and float(none["beyond"]) <= 2.001 * float(none["edge"])
@@ -54,22 +73,22 @@ def test_each_cell_has_its_bracket_and_its_cost_is_said(search, tmp_path):
 
 
 def test_a_second_call_trains_nothing_and_one_of_finer_resolution_only_what_is_new(
-    search, tmp_path, monkeypatch
+    search, searched, monkeypatch
 ):
-    assert search().code == 0
-    before, first = rows(tmp_path / "results", "small-boundary"), table(tmp_path / "results")
+    before, found = rows(searched, "small-boundary"), table(searched)
     train = local.train_run
     monkeypatch.setattr(local, "train_run", None)
-    assert search().code == 0 and table(tmp_path / "results") == first
+    assert search().code == 0 and table(searched) == found
     monkeypatch.setattr(local, "train_run", train)
     assert search("--resolution", "1.2").code == 0
-    after = rows(tmp_path / "results", "small-boundary")
+    after = rows(searched, "small-boundary")
     assert len(after) > len(before) and all(after[name] == before[name] for name in before)
-    assert float(table(tmp_path / "results")[0]["edge"]) >= float(first[0]["edge"])
+    assert float(table(searched)[0]["edge"]) >= float(found[0]["edge"])
 
 
-def test_interrupted_after_any_round_it_goes_on_to_the_same_answer(search, tmp_path, monkeypatch):
-    assert search(out="calm").code == 0
+def test_interrupted_after_any_round_it_goes_on_to_the_same_answer(
+    search, first, tmp_path, monkeypatch
+):
     train, calls = local.train_run, []
 
     def stops(*work):
@@ -81,33 +100,31 @@ def test_interrupted_after_any_round_it_goes_on_to_the_same_answer(search, tmp_p
     monkeypatch.setattr(local, "train_run", stops)
     codes = [search().code for _ in range(4)]
     assert codes[:3] == [130] * 3 and codes[3] == 0
-    assert rows(tmp_path / "results", "small-boundary") == rows(tmp_path / "calm", "small-boundary")
-    calm, broken = table(tmp_path / "calm"), table(tmp_path / "results")
+    assert rows(tmp_path / "results", "small-boundary") == rows(first[0], "small-boundary")
+    calm, broken = table(first[0]), table(tmp_path / "results")
     for one in (*calm, *broken):
         one.pop("seconds")
     assert calm == broken
 
 
-def test_its_sweep_lists_its_points_as_cases_and_no_round_leaves_a_copy(search, tmp_path):
-    assert search().code == 0
-    folder = tmp_path / "results" / "small-boundary"
+def test_its_sweep_lists_its_points_as_cases_and_no_round_leaves_a_copy(searched):
+    folder = searched / "small-boundary"
     assert not list(folder.glob("sweep.*.yaml"))
     index = json.loads((folder / "points.json").read_text())
     assert index["axes"] == ["model.placement", "train.lr"]
     done = sorted(run["run"] for run in index["runs"])
     assert done == sorted(path.name for path in (folder / "runs").iterdir())
-    again = lnexp("run", folder / "sweep.yaml", "--dry-run", "-o", tmp_path / "results")
+    again = lnexp("run", folder / "sweep.yaml", "--dry-run", "-o", searched)
     assert again.code == 0 and not set(again.out.split()) & set(done)
     shown = lnexp("show", folder)
     assert shown.code == 0 and "pending" not in shown.out
 
 
-def test_another_knob_keeps_the_first_ones_rows_and_the_earlier_sweep(search, tmp_path):
-    assert search().code == 0
-    words = ("--knob", "model.depth", "--low", "1", "--high", "3", "--points", "2")
-    assert lnexp("boundary", "small.yaml", *words, cwd=tmp_path).code == 0
-    assert {row["knob"] for row in table(tmp_path / "results")} == {"train.lr", "model.depth"}
-    assert (tmp_path / "results" / "small-boundary" / "sweep.1.yaml").exists()
+def test_another_knob_keeps_the_first_ones_rows_and_the_earlier_sweep(search, searched):
+    words = ("--knob", "model.depth", "--low", "1", "--high", "3")
+    assert search(*words, "--points", "2").code == 0
+    assert {row["knob"] for row in table(searched)} == {"train.lr", "model.depth"}
+    assert (searched / "small-boundary" / "sweep.1.yaml").exists()
 
 
 def test_slow_runs_at_the_edge_are_extended_and_never_called_unstable(search, tmp_path):
