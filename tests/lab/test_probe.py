@@ -2,7 +2,9 @@
 
 import csv
 import json
+import shutil
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,10 +44,29 @@ def probe(tmp_path, monkeypatch):
     monkeypatch.setattr(command, "_draw", lambda *_: ([], []))
     write_config(tmp_path, TINY)
 
-    def probe(*words: object, out: str = "results") -> Said:
-        return lnexp("probe", "small.yaml", "-o", out, *words, cwd=tmp_path)
+    def probe(*words: object) -> Said:
+        return lnexp("probe", "small.yaml", *words, cwd=tmp_path)
 
     return probe
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory) -> tuple[Path, Said]:
+    """What `--steps 0,2 --json` left and said; not to be changed."""
+    folder = tmp_path_factory.mktemp("first")
+    write_config(folder, TINY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "ProcessPool", NoPool)
+        patch.setattr(command, "_draw", lambda *_: ([], []))
+        said = lnexp("probe", "small.yaml", "--steps", "0,2", "--json", cwd=folder)
+    assert said.code == 0, said.err
+    return folder / "results", said
+
+
+@pytest.fixture
+def probed(first, tmp_path) -> Path:
+    """A copy of it, where `probe` goes on."""
+    return shutil.copytree(first[0], tmp_path / "results")
 
 
 def table(folder, name="probe"):
@@ -70,10 +91,10 @@ def test_each_cell_has_its_profile_at_the_steps_asked_for(probe, tmp_path, monke
                         "branch_by_layer", "laws"}  # fmt: skip
 
 
-def test_a_row_says_what_the_runs_own_readings_say(probe, tmp_path):
-    assert probe("--steps", "0,2").code == 0
-    row = next(r for r in table(tmp_path / "results") if r["step"] == "2" and r["blocks"] == "5")
-    path = tmp_path / "results" / "small-probe" / "runs" / row["run"] / "layers.csv"
+def test_a_row_says_what_the_runs_own_readings_say(first):
+    results, _ = first
+    row = next(r for r in table(results) if r["step"] == "2" and r["blocks"] == "5")
+    path = results / "small-probe" / "runs" / row["run"] / "layers.csv"
     with path.open(encoding="utf-8", newline="") as file:
         read = {(int(r["layer"]), r["part"]): r for r in csv.DictReader(file) if r["step"] == "2"}
 
@@ -91,19 +112,19 @@ def test_a_row_says_what_the_runs_own_readings_say(probe, tmp_path):
     assert float(row["branch_last"]) == at(4, "mlp", "branch_to_stream")
 
 
-def test_a_second_call_trains_and_measures_nothing_and_says_the_same(probe, tmp_path, monkeypatch):
-    first = json.loads(probe("--steps", "0,2", "--json").out)
-    assert [cell["moments"][0]["step"] for cell in first["cells"]] == [0] * 6
+def test_a_second_call_trains_and_measures_nothing_and_says_the_same(probe, first, probed, monkeypatch):
+    said = json.loads(first[1].out)
+    assert [cell["moments"][0]["step"] for cell in said["cells"]] == [0] * 6
     monkeypatch.setattr(local, "train_run", None)
     again = probe("--steps", "0,2", "--json")
     assert "0 to train" in again.err and "measuring" not in again.err
-    assert json.loads(again.out) == first
-    assert {law["outcome"] for law in first["laws"]} <= {"met", "not met", "undecided"}
-    assert {law["cell"]["model.placement"] for law in first["laws"]} == {"pre"}
+    assert json.loads(again.out) == said
+    assert {law["outcome"] for law in said["laws"]} <= {"met", "not met", "undecided"}
+    assert {law["cell"]["model.placement"] for law in said["laws"]} == {"pre"}
 
 
-def test_interrupted_it_goes_on_to_the_same_rows(probe, tmp_path, monkeypatch):
-    assert probe("--steps", "0,2", out="calm").code == 0
+def test_interrupted_it_goes_on_to_the_same_rows(probe, first, tmp_path, monkeypatch):
+    calm, _ = first
     train, calls = local.train_run, []
 
     def stops(*work):
@@ -116,19 +137,18 @@ def test_interrupted_it_goes_on_to_the_same_rows(probe, tmp_path, monkeypatch):
     broken = probe("--steps", "0,2")
     assert broken.code == 130 and "the same command goes on" in broken.err
     assert probe("--steps", "0,2").code == 0
-    assert table(tmp_path / "results") == table(tmp_path / "calm")
-    assert rows(tmp_path / "results", "small-probe") == rows(tmp_path / "calm", "small-probe")
+    assert table(tmp_path / "results") == table(calm)
+    assert rows(tmp_path / "results", "small-probe") == rows(calm, "small-probe")
 
 
-def test_more_steps_of_the_same_distance_go_on_with_the_same_runs(probe, tmp_path):
-    assert probe("--steps", "0,2").code == 0
-    before = {path.name for path in (tmp_path / "results" / "small-probe" / "runs").iterdir()}
+def test_more_steps_of_the_same_distance_go_on_with_the_same_runs(probe, probed):
+    runs = probed / "small-probe" / "runs"
+    before = {path.name for path in runs.iterdir()}
     assert probe("--steps", "0,2,6").code == 0
-    runs = tmp_path / "results" / "small-probe" / "runs"
     assert {path.name for path in runs.iterdir()} == before
     # Asked about fewer again, the weights at the end are no longer those of step 2.
     assert probe("--steps", "0,2").code == 0
-    found = table(tmp_path / "results")
+    found = table(probed)
     assert {row["effective_depth"] for row in found if row["step"] == "2"} == {""}
     assert all(row["effective_depth"] for row in found if row["step"] == "0")
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -48,18 +49,42 @@ def failed(tmp_path_factory):
     return folder, run.name, step
 
 
-@pytest.fixture
-def rescue(failed, tmp_path, monkeypatch):
+class Rescue:
     """`lnexp rescue` of a copy of that run, trained in this process."""
+
+    def __init__(self, folder: Path, run: str, step: int):
+        self.folder, self.run, self.step = folder / "results", run, step
+
+    def __call__(self, *words: object) -> Said:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(local, "ProcessPool", NoPool)
+            return lnexp("rescue", f"results/small/runs/{self.run}", *words, cwd=self.folder.parent)
+
+
+@pytest.fixture
+def rescue(failed, tmp_path) -> Rescue:
     folder, name, step = failed
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    monkeypatch.setattr(local, "ProcessPool", NoPool)
+    return Rescue(tmp_path, name, step)
 
-    def rescue(*words: object) -> Said:
-        return lnexp("rescue", f"results/small/runs/{name}", *words, cwd=tmp_path)
 
-    rescue.folder, rescue.step, rescue.run = tmp_path / "results", step, name
-    return rescue
+@pytest.fixture(scope="module")
+def rescued(failed, tmp_path_factory) -> tuple[Rescue, Said]:
+    """With every change that is tried unasked, and what was said; not to be changed."""
+    folder, name, step = failed
+    here = tmp_path_factory.mktemp("rescued")
+    shutil.copytree(folder, here, dirs_exist_ok=True)
+    said = Rescue(here, name, step)()
+    assert said.code == 0, said.err
+    return Rescue(here, name, step), said
+
+
+@pytest.fixture
+def again(rescued, tmp_path) -> Rescue:
+    """A copy of it, to go on with."""
+    first, _ = rescued
+    shutil.copytree(first.folder.parent, tmp_path, dirs_exist_ok=True)
+    return Rescue(tmp_path, first.run, first.step)
 
 
 def table(results) -> dict[str, dict[str, str]]:
@@ -68,9 +93,8 @@ def table(results) -> dict[str, dict[str, str]]:
         return {row["change"]: row for row in csv.DictReader(file)}
 
 
-def test_the_control_fails_at_the_same_step_with_the_same_rows_and_fp32_tells_why(rescue):
-    said = rescue()
-    assert said.code == 0, said.err
+def test_the_control_fails_at_the_same_step_with_the_same_rows_and_fp32_tells_why(rescued):
+    rescue, said = rescued
     found = table(rescue.folder)
     control = found["control"]
     assert control["identical"] == "1" and int(control["from_step"]) == rescue.step
@@ -94,8 +118,8 @@ def test_from_the_beginning_too_the_control_is_the_run_to_the_bit(rescue):
     assert found["control"]["failed_at"] == str(rescue.step)
 
 
-def test_rows_before_the_snapshot_are_the_runs_own_whatever_is_changed(rescue):
-    assert rescue().code == 0
+def test_rows_before_the_snapshot_are_the_runs_own_whatever_is_changed(rescued):
+    rescue, _ = rescued
     own = rows(rescue.folder)[f"{rescue.run}/steps.csv"]
     found = table(rescue.folder)
     for row in found.values():
@@ -108,26 +132,26 @@ def test_rows_before_the_snapshot_are_the_runs_own_whatever_is_changed(rescue):
     assert other[rescue.step + 1][at] != own[rescue.step + 1][at]  # other letters
 
 
-def test_without_that_batch_the_next_one_comes_in_its_place(rescue):
-    assert rescue("--try", "train.on_nonfinite=continue").code == 0
-    tables, found = rows(rescue.folder, "small-rescue"), table(rescue.folder)
+def test_without_that_batch_the_next_one_comes_in_its_place(again):
+    assert again("--try", "train.on_nonfinite=continue").code == 0
+    tables, found = rows(again.folder, "small-rescue"), table(again.folder)
     own = tables[f"{found['train.on_nonfinite=continue']['trial']}/steps.csv"]
     at = own[0].index("unigram_loss")
     skipped = tables[f"{found['without that batch']['trial']}/steps.csv"]
-    assert skipped[rescue.step + 1][at] == own[rescue.step + 2][at]
-    assert skipped[rescue.step + 1][0] == str(rescue.step)
+    assert skipped[again.step + 1][at] == own[again.step + 2][at]
+    assert skipped[again.step + 1][0] == str(again.step)
 
 
-def test_what_changes_the_function_starts_at_step_0_and_says_so(rescue):
-    said = rescue("--try", "model.placement=pre", "--try", "train.lr=1e-4")
+def test_what_changes_the_function_starts_at_step_0_and_says_so(again):
+    said = again("--try", "model.placement=pre", "--try", "train.lr=1e-4")
     assert said.code == 0, said.err
-    found = table(rescue.folder)
+    found = table(again.folder)
     assert found["model.placement=pre"]["from_step"] == "0"
-    assert int(found["train.lr=1e-4"]["from_step"]) == rescue.step
+    assert int(found["train.lr=1e-4"]["from_step"]) == again.step
     assert "From step 0" in said.out and "model.placement=pre" in said.out
 
 
-def test_a_second_call_trains_nothing_and_an_interrupted_one_goes_on(rescue, monkeypatch):
+def test_a_second_call_trains_nothing_and_an_interrupted_one_goes_on(rescue, rescued, monkeypatch):
     train, calls = local.train_run, []
 
     def stops(*work):
@@ -140,6 +164,7 @@ def test_a_second_call_trains_nothing_and_an_interrupted_one_goes_on(rescue, mon
     assert rescue().code == 130
     assert rescue().code == 0
     first = table(rescue.folder)
+    assert first == table(rescued[0].folder)
     monkeypatch.setattr(local, "train_run", None)
     assert rescue().code == 0 and table(rescue.folder) == first
     assert first["control"]["identical"] == "1"
