@@ -24,7 +24,6 @@ SIX = SMALL.replace("seeds: [0, 1]", "").replace(
     "model.dropout: [0.0, 0.1]", "train.precision: [fp32, fp16-mixed, bf16-mixed]"
 )
 SETTINGS = ("model.dropout=0.1", "measure.snapshot_every=7")
-MORE = 400  # steps for the kills to fall into, as often as a sweep is done before the last kill
 CALM = 0.5  # a share of kills waits for rows first, the others fall anywhere into the start
 
 
@@ -48,9 +47,10 @@ def workers(parent: int) -> list[int]:
     return found
 
 
-def soak(folder: Path, wanted: dict[str, int], seed: int) -> int:
-    """Kills workers and parents until there are so many of both; the steps the sweep then has."""
-    draw, steps, kills = random.Random(seed), MORE, dict.fromkeys(wanted, 0)
+def soak(folder: Path, wanted: dict[str, int], more: int, seed: int) -> int:
+    """Kills workers and parents until there are so many of both; the steps the sweep then has:
+    `more` to begin with, and again as often as it is done before the last kill."""
+    draw, steps, kills = random.Random(seed), more, dict.fromkeys(wanted, 0)
     while any(kills[kind] < wanted[kind] for kind in wanted):
         process = subprocess.Popen(
             [sys.executable, "-m", "lnexp.cli", *words(steps)],
@@ -74,22 +74,21 @@ def soak(folder: Path, wanted: dict[str, int], seed: int) -> int:
             if not kind or (kind == "parent" and victims):
                 break
         if process.wait() == 0:
-            steps += MORE
+            steps += more
     return steps
 
 
 @needs_proc
 @pytest.mark.parametrize(
-    "wanted",
+    ("wanted", "more"),
     [
-        {"worker": 7, "parent": 3},
-        pytest.param({"worker": 40, "parent": 15}, marks=pytest.mark.slow),
+        pytest.param({"worker": 2, "parent": 2}, 100, id="4 kills"),
+        pytest.param({"worker": 40, "parent": 15}, 400, id="55 kills", marks=pytest.mark.slow),
     ],
-    ids=lambda wanted: f"{sum(wanted.values())} kills",
 )
-def test_kills_of_workers_and_parents_leave_the_rows_of_a_calm_sweep(tmp_path, wanted):
+def test_kills_of_workers_and_parents_leave_the_rows_of_a_calm_sweep(tmp_path, wanted, more):
     config = write_config(tmp_path, SIX)
-    steps = soak(tmp_path, wanted, seed=5)
+    steps = soak(tmp_path, wanted, more, seed=5)
     said = lnexp(*words(steps), cwd=tmp_path)
     assert said.code == 0, said.err
     plan = make_plan(load_sweep(config, [*SETTINGS, f"train.steps={steps}"]))
