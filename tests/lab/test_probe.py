@@ -112,7 +112,9 @@ def test_a_row_says_what_the_runs_own_readings_say(first):
     assert float(row["branch_last"]) == at(4, "mlp", "branch_to_stream")
 
 
-def test_a_second_call_trains_and_measures_nothing_and_says_the_same(probe, first, probed, monkeypatch):
+def test_a_second_call_trains_and_measures_nothing_and_says_the_same(
+    probe, first, probed, monkeypatch
+):
     said = json.loads(first[1].out)
     assert [cell["moments"][0]["step"] for cell in said["cells"]] == [0] * 6
     monkeypatch.setattr(local, "train_run", None)

@@ -18,8 +18,8 @@ from lnexp.runs.plan import make_plan
 from lnexp.runs.rundir import read_status
 from lnexp.sweep import load_sweep
 
-from ..cli import lnexp
-from .small import SMALL, files, rows, write_config
+from ..cases.conftest import run_here
+from .small import SMALL, files, rows, train_here, write_config
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_one_worker_and_two_give_the_same_rows_to_the_bit(trained, tmp_path):
 
 def test_a_run_alone_gives_the_rows_it_gives_in_the_sweep(trained, tmp_path):
     alone = plan_of(tmp_path, "model.placement=[post]", "model.dropout=[0.1]", "seeds=[1]")
-    run_plan(alone, tmp_path, jobs=1)
+    train_here(alone, tmp_path)
     inside = rows(trained)
     assert len(alone.runs) == 1 and all(
         inside[key] == table for key, table in rows(tmp_path).items()
@@ -110,7 +110,7 @@ def test_a_run_that_raises_is_failed_with_its_traceback_and_the_others_go_on(tra
         "model.dropout: [0.0, 0.1]", "model.width: [16, 4000000]"
     )
     plan = plan_of(tmp_path, "model.placement=[pre]", text=text)  # 64 TB of weights: no machine
-    statuses = run_plan(plan, tmp_path, jobs=2)
+    statuses = run_plan(plan, tmp_path, jobs=1)
     assert sorted(s.status for s in statuses.values()) == ["failed", "finished"]
     failed = next(name for name, s in statuses.items() if s.status == "failed")
     folder = tmp_path / "small" / "runs" / failed
@@ -179,7 +179,7 @@ def test_a_run_that_went_on_after_a_bad_step_is_not_done_when_more_steps_are_ask
     text = SMALL.replace("lr: 3e-3", "lr: 1e-30, on_nonfinite: continue")
     one = ["model.placement=[pre]", "model.dropout=[0.0]", "seeds=[0]"]
     plan = plan_of(tmp_path, *one, text=text)
-    run_plan(plan, tmp_path, jobs=1)
+    train_here(plan, tmp_path)
     folder = tmp_path / "small" / "runs" / plan.runs[0].name
     status = (folder / "status.json").read_text()
     skipping = status.replace('"first_bad_step": null', '"first_bad_step": 3')
@@ -206,17 +206,17 @@ def test_a_later_versions_status_keeps_its_run_finished_and_lost_rows_do_not(tra
 def test_a_damaged_snapshot_never_costs_the_table(tmp_path):
     text = SMALL.replace("steps: 12", "steps: 60").replace("lr: 3e-3", "lr: 1e-2")
     write_config(tmp_path, text)
-    words = ("run", "small.yaml", "-s", "model.placement=[pre]", "-s", "model.dropout=[0.0]")
-    assert lnexp(*words, cwd=tmp_path).code == 0
+    words = ("small.yaml", "-s", "model.placement=[pre]", "-s", "model.dropout=[0.0]")
+    assert run_here(*words, cwd=tmp_path).code == 0
     for checkpoint in tmp_path.glob("results/small/runs/*/checkpoint.pt"):
         checkpoint.write_bytes(checkpoint.read_bytes()[:400])
-    said = lnexp(*words, cwd=tmp_path)
+    said = run_here(*words, cwd=tmp_path)
     assert said.code == 0 and "learned" in said.out and "damaged" in said.err
 
 
 def test_a_stream_that_is_closed_never_decides_whether_runs_train(tmp_path):
     write_config(tmp_path)
-    words = f"{sys.executable} -m lnexp.cli run small.yaml -s seeds=[0] -s model.dropout=[0.0]"
+    words = f"{sys.executable} -m lnexp.cli run small.yaml -j 1 -s seeds=[0] -s model.dropout=[0.0]"
     done = subprocess.run(["bash", "-c", f"{words} 2>&-"], cwd=tmp_path, capture_output=True)
     assert done.returncode == 0
     assert len(list(tmp_path.glob("results/small/runs/*/status.json"))) == 2

@@ -17,6 +17,7 @@ from lnexp.runs.plan import make_plan
 from lnexp.runs.rundir import last_row, read_status
 from lnexp.sweep import load_sweep
 
+from ..cases.conftest import run_here
 from ..cli import lnexp
 from .processes import group, needs_proc
 from .small import SMALL, rows, train_here, write_config
@@ -68,9 +69,10 @@ def ended(process: subprocess.Popen, sweep: Path) -> None:
 @needs_proc
 def test_the_first_signal_ends_every_run_at_a_step_and_it_goes_on_there_to_the_bit(sweep):
     process = start(sweep)
-    wait_for(lambda: len(training(sweep)) == 2)
+    wait_for((sweep / "results/small/.lock.json").exists)
     said = lnexp("run", "small.yaml", cwd=sweep)
     assert said.code == 2 and f"in use by process {process.pid}" in said.err
+    wait_for(lambda: len(training(sweep)) == 2)
     os.killpg(process.pid, signal.SIGTERM)  # as a scheduler ends a job, the workers too
     ended(process, sweep)
     done = []
@@ -123,6 +125,6 @@ def test_no_worker_outlives_a_killed_parent_and_the_next_call_finishes(sweep):
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=30)
     wait_for(lambda: not group(process.pid), 10)
-    assert lnexp("run", "small.yaml", cwd=sweep).code == 0
+    assert run_here("small.yaml", cwd=sweep).code == 0
     train_here(make_plan(load_sweep(sweep / "small.yaml")), sweep / "calm")
     assert rows(sweep / "results") == rows(sweep / "calm")
