@@ -10,7 +10,7 @@ extras=test
 .venv/bin/ruff format --check .
 .venv/bin/pyright
 # A worker more than there are cores, for some tests wait; a file stays with one of them, so that its
-# fixtures are made once. In their own order: the longest tests would come last.
+# fixtures are made once. In their own order: the longest files are the first (tests/conftest.py).
 workers=$(( $(getconf _NPROCESSORS_ONLN) + 1 ))
 how=(-n "$workers" --dist loadfile --no-loadscope-reorder)
 [ "${1:-}" != "--all" ] || how+=(-m "")

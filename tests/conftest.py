@@ -8,6 +8,18 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Begun last, each of these would leave the other workers without work.
+LONGEST = (
+    "present/test_plots.py", "runs/test_interrupt.py", "test_cli.py", "runs/test_soak.py",
+    "runs/test_execute.py", "lab/test_boundary.py", "cases/test_sweeps.py", "lab/test_rescue.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, all others in their own order."""
+    items.sort(key=lambda item: not item.path.as_posix().endswith(LONGEST))
+
+
 @pytest.fixture(autouse=True)
 def a_clean_process():
     """One thread; and a run's flush-denormal setting does not outlive its test."""

@@ -14,6 +14,7 @@ from lnexp.train.compiled import compile_problem, compiled
 from lnexp.train.loop import train
 
 from ..cli import lnexp
+from .conftest import run_here
 from .trained import MARKOV, corpus, state_of
 
 # Torch's compiler warns while it traces, and hides that itself; as errors they would end it.
@@ -78,10 +79,10 @@ def test_it_resumes_itself_bit_for_bit_and_draws_the_same_dropout(tmp_path):
 def test_rows_name_the_same_places_at_level_full_and_the_kind_is_recorded(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.yaml").write_text(TINY, encoding="utf-8")
-    for name, setting in (("eager", "false"), ("fast", "true")):
-        how = (f"name={name}", f"train.compile={setting}", "measure.level=full", "measure.every=4")
-        said = lnexp("run", "tiny.yaml", "-j", "1", *(w for s in how for w in ("-s", s)))
-        assert said.code == 0, said.err
+    full = ("tiny.yaml", "-s", "measure.level=full", "-s", "measure.every=4")
+    assert run_here(*full, "-s", "name=eager", cwd=tmp_path).code == 0
+    said = lnexp("run", *full, "-s", "name=fast", "-s", "train.compile=true")
+    assert said.code == 0, said.err
     eager, fast = (places(tmp_path / "results" / name) for name in ("eager", "fast"))
     assert eager == fast and len(eager) > 1
     (env,) = tmp_path.glob("results/fast/runs/*/env.json")

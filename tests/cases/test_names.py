@@ -39,7 +39,7 @@ def started(tmp_path_factory) -> Started:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lnexp.commands.run.Progress", Meddler)
-        first = lnexp("run", "small.yaml", "-j", 2, cwd=folder)
+        first = lnexp("run", "small.yaml", "-j", 1, cwd=folder)
     return Started(folder, first, second[0])
 
 

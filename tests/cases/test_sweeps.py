@@ -33,19 +33,20 @@ def of_run(results: Path, name: str = LAST) -> dict[str, list[list[str]]]:
 # ------------------------------------------------------------- B14, B15: runs at once
 
 
-def test_four_jobs_after_a_forward_in_the_parent_give_each_run_the_rows_it_has_alone(tmp_path):
+@pytest.mark.parametrize("jobs", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_runs_at_once_after_a_forward_in_the_parent_have_the_rows_they_have_alone(tmp_path, jobs):
     write_config(tmp_path, FOUR)
-    assert lnexp("run", "small.yaml", "-j", "4", "-o", "jobs4", cwd=tmp_path).code == 0
+    assert lnexp("run", "small.yaml", "-j", jobs, "-o", "at_once", cwd=tmp_path).code == 0
     first = ["-s", "model.depth=[2, 1]", "-s", "model.placement=[post, pre]"]
     assert run_here("small.yaml", "-j", "1", "-o", "turned", *first, cwd=tmp_path).code == 0
     only = ["-s", "model.depth=[2]", "-s", "model.placement=[post]"]
     assert run_here("small.yaml", "-o", "alone", *only, cwd=tmp_path).code == 0
     order = [json.loads((tmp_path / f / "small/points.json").read_text())["runs"]
-             for f in ("jobs4", "turned")]  # fmt: skip
+             for f in ("at_once", "turned")]  # fmt: skip
     assert order[0][3]["run"] == order[1][0]["run"] and order[0][3]["run"].startswith(LAST)
-    assert rows(tmp_path / "jobs4") == rows(tmp_path / "turned")
-    assert of_run(tmp_path / "jobs4") == of_run(tmp_path / "alone") != {}
-    for path in tmp_path.glob("jobs4/small/runs/*/env.json"):
+    assert rows(tmp_path / "at_once") == rows(tmp_path / "turned")
+    assert of_run(tmp_path / "at_once") == of_run(tmp_path / "alone") != {}
+    for path in tmp_path.glob("at_once/small/runs/*/env.json"):
         env = json.loads(path.read_text())
         assert env["threads"] == 1 and env["device"] == "cpu" and env["torch"]
 

@@ -1,5 +1,8 @@
 """What a run is said to take, against what torch keeps."""
 
+from collections.abc import Iterator
+from itertools import product
+
 import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
@@ -62,9 +65,17 @@ def test_with_every_norm(norm):
     assert kept_bytes(of, 103, False) == pytest.approx(really_kept(of), rel=0.02)
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
-@pytest.mark.parametrize("depth", [1, 17])
-@pytest.mark.parametrize("recompute", [False, True])
+def crossed() -> Iterator:
+    """Every two of placement, depth and recomputing meet; all three in the slow suite."""
+    for i, placement in enumerate(PLACEMENTS):
+        for depth, recompute in product((1, 17), (False, True)):
+            paired = (i + (depth == 1) + recompute) % 2 == 0
+            yield pytest.param(
+                placement, depth, recompute, marks=() if paired else pytest.mark.slow
+            )
+
+
+@pytest.mark.parametrize(("placement", "depth", "recompute"), [*crossed()])
 def test_a_deep_model_counts_as_it_would_whole(placement, depth, recompute):
     of = config({"depth": depth, "placement": placement})
     assert activation_bytes(of, 103, recompute) == kept_bytes(of, 103, recompute)

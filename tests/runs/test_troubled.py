@@ -14,6 +14,7 @@ from lnexp.runs.rundir import Status, read_status
 from lnexp.sweep import load_sweep
 from lnexp.train.state import State, set_up
 
+from ..cases.conftest import run_here
 from ..cli import lnexp
 from .small import SMALL, rows, train_here, write_config
 
@@ -68,5 +69,5 @@ def test_each_trouble_is_its_own_runs_and_retry_takes_the_three_that_failed(tmp_
     monkeypatch.undo()
     again = lnexp("run", config, "-o", tmp_path, "--retry", "failed", "--dry-run")
     assert sorted(again.out.split()) == sorted(folders[seed].name for seed in (1, 2, 3))
-    assert lnexp("run", config, "-o", tmp_path, "--retry", "failed").code == 0
+    assert run_here(config, "-o", tmp_path, "--retry", "failed", cwd=tmp_path).code == 0
     assert [verdicts(tmp_path)[seed][0] for seed in "01234"] == ["finished"] * 5
