@@ -209,7 +209,10 @@ def test_pipes_and_devices_are_refused_and_not_read_for_ever(tmp_path):
         assert "is no regular file" in complaint(Data(source="file", path=str(path)))
 
 
-@pytest.mark.parametrize(("order", "symbols"), [(1, 64), (2, 2), (2, 16), (3, 5)])
+@pytest.mark.parametrize(
+    ("order", "symbols"),
+    [(1, 64), (2, 2), (2, 16), (3, 5), pytest.param(3, 7, marks=pytest.mark.slow)],
+)
 def test_the_stationary_law_is_that_of_the_eigenvectors(order, symbols):
     contexts = symbols**order
     chain = np.random.default_rng(order).exponential(size=(contexts, symbols)) ** 2
