@@ -1,6 +1,6 @@
 """What one step's readings hold at each level, gathered into rows.
 
-Numbers leave the device twice a step: once before the update, once after it.
+Numbers leave the device twice a step: once before the update, once after it; a reading adds one.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -156,20 +156,25 @@ class Probe:
         divisor: float = 1.0,
         scale: float = 1.0,
     ) -> Gradients:
-        """Before the update: the step's losses and the norm of each tensor's gradient, which is
-        divided by `divisor` where gradients are kept scaled; the stream's was read in a backward
-        of `scale` times the loss."""
+        """Before the update: the step's losses, and the norms of each tensor and of its gradient.
+        Gradients are divided by `divisor` where they are kept scaled; the stream's were read in a
+        backward of `scale` times the loss."""
         grads = self.grads()
         counts = self.nonzero(grads) if due else []
-        slices = self._slices(grads) if due and self.full else []
+        weights = self.now() if due else []
+        slices, weight_slices = (
+            self._slices(tensors) if due and self.full else [] for tensors in (grads, weights)
+        )
         readings = self.forward.read if due and self.full else []
         silent = self.forward.silent if due and self.full else []
-        losses, whole, raw, nonzero, parts, *forward = fetch(
+        losses, whole, raw, nonzero, parts, of_weights, of_weight_slices, *forward = fetch(
             [loss.detach().double(), unigram_loss],
             self.whole(grads, due),
             self.norms(grads) if due else [],
             counts,
             self.norms(slices),
+            self.norms(weights),
+            self.norms(weight_slices),
             *(values for *_, values in readings),
             *(counts for _, counts in silent),
         )
@@ -194,6 +199,8 @@ class Probe:
             ]
             self._columns.append(("zero_grad_fraction", self._places, empty))
             self._by_matrix("grad_norm", [n / divisor for n in self.mended(parts, slices)[0]])
+            self._by_place("weight_norm", self.mended(of_weights, self.weights)[0])
+            self._by_matrix("weight_norm", self.mended(of_weight_slices, weight_slices)[0])
             for (places, field, _), values in zip(readings, forward, strict=False):
                 if field == "stream_grad_rms" and scale != 1.0:
                     values = [value / scale for value in values]
@@ -218,10 +225,6 @@ class Probe:
 
     def keep_weights(self) -> None:
         """Before the update, so that what it does can be told."""
-        self._by_place("weight_norm", self.weight_norms())
-        if self.full:
-            slices = self._slices(self.now())
-            self._by_matrix("weight_norm", self.mended(fetch(self.norms(slices))[0], slices)[0])
         self.kept = self.copied()
 
     def copied(self) -> list[Tensor]:
