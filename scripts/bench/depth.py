@@ -19,19 +19,36 @@ SCALING = [(depth, 64, 8, 64) for depth in (10, 30, 100, 300, 1000)]
 OTHERS = [(12, 64, 16, 64), (6, 128, 16, 64), (100, 32, 8, 32)]  # depth, width, batch, context
 
 CHILD = """
-import sys
+import ctypes, sys
 from time import process_time
 from pathlib import Path
 from lnexp.runs import worker
 from lnexp.runs.plan import make_plan
 from lnexp.sweep import load_sweep
-train, marks = worker.train, []
+class Heap(ctypes.Structure):  # of glibc, malloc/malloc.h
+    _fields_ = [(name, ctypes.c_size_t) for name in (
+        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",
+        "fordblks", "keepcost")]
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype = Heap
+def in_use():
+    heap = libc.mallinfo2()
+    return heap.uordblks + heap.hblkhd
+train, set_up, marks, held = worker.train, worker.set_up, [], []
+def counted(*given):
+    held.append(in_use())
+    return set_up(*given)
 def timed(state):
+    scale = state.scale.scale
+    def scaled(objective):  # the forward is over, all that backward needs is there
+        held.append(in_use())
+        return scale(objective)
+    state.scale.scale = scaled
     marks.append(process_time())
     for record in train(state):
         marks.append(process_time())
         yield record
-worker.train = timed
+worker.train, worker.set_up = timed, counted
 (run,) = make_plan(load_sweep(Path(sys.argv[1]))).runs
 folder = str(Path(sys.argv[1]).parent / "run")
 status = worker.train_run(folder, run.config, run.device, run.corpus.sha256)
@@ -42,7 +59,7 @@ try:
 except OSError:
     from resource import RUSAGE_SELF, getrusage
     kib = getrusage(RUSAGE_SELF).ru_maxrss
-print(sum(steps) / len(steps), int(kib) * 1024)
+print(sum(steps) / len(steps), int(kib) * 1024, max(held) - held[0])
 """
 
 
@@ -69,10 +86,10 @@ def planned(configs: list[Path]) -> list[dict]:
     return [model for item in json.loads(said) for model in item["models"]]
 
 
-def measured(config: Path) -> tuple[float, int]:
-    """Seconds a step, and bytes at most."""
-    seconds, peak = python("-c", CHILD, str(config)).split()
-    return float(seconds), int(peak)
+def measured(config: Path) -> tuple[float, int, int]:
+    """Seconds a step; bytes of the process at most; bytes that the run holds after a forward."""
+    seconds, peak, held = python("-c", CHILD, str(config)).split()
+    return float(seconds), int(peak), int(held)
 
 
 def exponent(found: dict[int, float]) -> float:
@@ -84,11 +101,9 @@ def exponent(found: dict[int, float]) -> float:
 
 def tell(sizes: list[tuple[int, ...]], configs: list[Path], checkpointing: bool) -> list[dict]:
     rows, seconds, memory = [], {}, {}
-    _, one_block = measured(configs[0])
-    plans = planned(configs[1:])
-    for size, config, plan in zip(sizes[1:], configs[1:], plans, strict=True):
+    for size, config, plan in zip(sizes, configs, planned(configs), strict=True):
         depth, width, batch, context = size
-        took, peak = measured(config)
+        took, peak, held = measured(config)
         expected, mib, room = plan["seconds_per_step"], peak / 2**20, plan["bytes"] / 2**20
         print(
             f"{depth:>5} x {width:<5} {batch:>6} {context:>7}  {str(checkpointing).lower():>13} "
@@ -98,13 +113,13 @@ def tell(sizes: list[tuple[int, ...]], configs: list[Path], checkpointing: bool)
         )
         rows.append({
             "size": size, "checkpointing": checkpointing, "seconds": took, "bytes": peak,
-            "planned_seconds": expected, "planned_bytes": plan["bytes"],
+            "held": held, "planned_seconds": expected, "planned_bytes": plan["bytes"],
         })  # fmt: skip
         if size in SCALING:
-            seconds[depth], memory[depth] = took, peak - one_block
+            seconds[depth], memory[depth] = took, held
     print(
         f"exponent over depth {min(seconds)} .. {max(seconds)}: seconds "
-        f"{exponent(seconds):.3f}, memory beyond that of one block {exponent(memory):.3f}"
+        f"{exponent(seconds):.3f}, what a run holds after a forward {exponent(memory):.3f}"
     )
     return rows
 
@@ -117,7 +132,7 @@ def main() -> None:
     rows = []
     with TemporaryDirectory() as folder:
         for checkpointing in (False, True):
-            sizes = [(1, *SCALING[0][1:]), *SCALING, *OTHERS]
+            sizes = [*SCALING, *OTHERS]
             configs = [written(Path(folder), size, checkpointing, steps) for size in sizes]
             rows += tell(sizes, configs, checkpointing)
     print(json.dumps(rows))

@@ -18,9 +18,9 @@ bench() {
 }
 
 bench sweep.py 1
-bench train.py 7
+bench train.py 15
 bench floor.py
-bench detection.py 4
+bench detection.py 12
 bench peers.py 20
 bench depth.py 3
 bench gpu.py

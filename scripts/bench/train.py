@@ -3,8 +3,8 @@ the loop that people write (clipping, the norm of every gradient, a print).
 
     .venv/bin/python scripts/bench/train.py [ROUNDS]
 
-Blocks of steps are interleaved, one thread, seconds of the processor, which other work on the
-machine changes little; a ratio is the median over rounds of paired blocks.
+Steps are interleaved, one thread, seconds of the processor, which other work on the
+machine changes little; a ratio is the median over rounds of paired steps.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from lnexp.train.optim import new_optimizer
 from lnexp.train.state import set_up
 
 SIZES = [(12, 64, 16, 64), (6, 128, 16, 64), (100, 32, 8, 32), (100, 64, 8, 64)]
-STEPS = 3  # a block
+FULL_BATCH = (100, 64, 16, 64)  # the batch of the first two at the depth of the others
 Level = Literal["off", "light", "full"]
 RATIOS = {
     "off/bare": ("off", "bare"),
@@ -78,11 +78,10 @@ def bare_steps(
         yield loss.item()
 
 
-def block(stream: Iterator[object]) -> float:
+def step(stream: Iterator[object]) -> float:
     began = process_time()
-    for _ in range(STEPS):
-        next(stream)
-    return (process_time() - began) / STEPS
+    next(stream)
+    return process_time() - began
 
 
 def started(
@@ -97,21 +96,21 @@ def started(
 
 def timed(streams: dict[str, Iterator[object]], rounds: int) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in streams}
-    for name in streams:
-        block(streams[name])  # warm
+    for name in [*streams] * 3:
+        step(streams[name])  # warm
     for _ in range(rounds):
         for name in streams:
-            times[name].append(block(streams[name]))
+            times[name].append(step(streams[name]))
     return times
 
 
 def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 21
     torch.set_num_threads(1)
     corpus = load(Data())
     results = []
     print(f"{'depth x width':>14} {'bare ms':>8} " + " ".join(f"{name:>22}" for name in RATIOS))
-    for size in SIZES:
+    for size in [*SIZES, FULL_BATCH]:
         with TemporaryDirectory() as folder:
             times = timed(started(size, corpus, Path(folder)), rounds)
         found: dict[str, object] = {"size": size, "bare_ms": statistics.median(times["bare"]) * 1e3}
