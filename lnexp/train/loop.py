@@ -8,6 +8,7 @@ from math import isfinite
 from time import perf_counter
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from ..measure.nonfinite import MOST_SKIPS, gradient_events, nonfinite_events
@@ -16,6 +17,7 @@ from .failure import examine_step, examine_update
 from .flat import Flat
 from .flatprobe import FlatProbe
 from .optim import lr_at
+from .passes import Pass
 from .state import State
 
 CLIP_EPS = 1e-6  # as in torch's clip_grad_norm_
@@ -24,8 +26,18 @@ CLIP_EPS = 1e-6  # as in torch's clip_grad_norm_
 def train(state: State) -> Iterator[Record]:
     """One record a step, from where `state` is until the configured steps are done or a value is
     not finite. Between two records `state` is whole: it may be saved and gone on from."""
+    for item in steps(state):
+        if isinstance(item, Pass):
+            item.alone()
+        else:
+            yield item
+
+
+def steps(state: State, memory: tuple[Tensor, Tensor] | None = None) -> Iterator[Pass | Record]:
+    """Each step's pass, to be made before going on, and then its record; weights and gradients in
+    that `memory`."""
     config, settings, scale = state.config, state.config.train, state.scale
-    flat = Flat(state.model, state.optimizer)
+    flat = Flat(state.model, state.optimizer, memory)
     probe = FlatProbe(state.model, config, flat)
     weight_norm = probe.weight_norm()
     began = perf_counter() - state.seconds
@@ -42,12 +54,12 @@ def train(state: State) -> Iterator[Record]:
         with probe.listening(due) as listens:
             # A compiled block shows nothing of what happens inside it.
             forward = state.eager(state.model) if listens else state.forward
-            loss, objective = state.losses(forward, x_BT, y_BT)
-            scale.scale(objective).backward()
+            made = Pass(state, forward, x_BT, y_BT, heard=listens)
+            yield made
         scale.unscale(flat.together, flat.gradients_N)
         factor, autopsy = scale.value, None
         unigram_loss = state.unigram_V[y_BT].mean()
-        before = probe.gradients(loss, unigram_loss, due, scale.divisor, factor)
+        before = probe.gradients(made.loss, unigram_loss, due, scale.divisor, factor)
         events = gradient_events(step, probe.names, before) + probe.forward_events(step)
 
         # A finite loss whose gradients overflow is what dynamic scaling looks for: no failure.
