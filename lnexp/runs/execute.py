@@ -147,7 +147,7 @@ def _gather(
         over, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
         for future in over:
             run = futures[future]
-            statuses[run.name] = _status(future, folder / "runs" / run.name)
+            statuses[run.name] = _status(future, run, folder / "runs" / run.name)
             failed = failed or statuses[run.name].status == "failed"
             watcher.ended(run, statuses[run.name])
         watcher.running([futures[f].name for f in futures if f in pending and f.running()])
@@ -159,10 +159,13 @@ def _gather(
     return statuses
 
 
-def _status(future: Future, path: Path) -> Status:
+def _status(future: Future, run: PlannedRun, path: Path) -> Status:
     try:
         return future.result()
     except ProcessExpired as death:
+        found = read_status(path)
+        if found is not None and is_done(run, path):  # others were in training beside it
+            return found
         why = f"the worker process died: {_cause(death.exitcode)}"
         return record_failure(path, why, f"{why}\n")
     except Exception as error:  # pickling, a broken pool: this run's failure, not the sweep's

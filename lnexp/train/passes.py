@@ -1,4 +1,4 @@
-"""A step's forward and backward, which a run waits for: made alone, or with its fellows' (stack.py).
+"""A step's forward and backward, which a run waits for: made alone or with others' (stack.py).
 
 Shapes: B batch, T time.
 """

@@ -144,8 +144,7 @@ class Stack:
         network = on_meta(passes[0].state.config.model, models[0].head.out_features)
         for name, module in list(network.named_modules()):
             own = [model.get_submodule(name) for model in models]
-            if isinstance(module, nn.Linear):
-                linear = own[0]
+            if isinstance(linear := own[0], nn.Linear):
                 bias = None if linear.bias is None else self._columns(linear.bias, first, len(own))
                 put = Linears(self._columns(linear.weight, first, len(own)), bias)
             elif is_norm(module) or isinstance(module, Embedding):
