@@ -50,6 +50,8 @@ def executor(
         raise UserError(
             f"--gpus-per-run {gpus_per_run:g}: write a share, such as 0.25, or a whole number"
         )
+    if stack not in ("auto", "off"):
+        raise UserError(f"--stack {stack} goes with --executor local")
     from ..runs.cluster import cluster
 
     return cluster(address, gpus_per_run, None if jobs == "auto" else workers(jobs))

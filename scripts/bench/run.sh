@@ -19,6 +19,7 @@ bench() {
 
 bench sweep.py 1
 bench train.py 15
+bench stack.py 7
 bench floor.py
 bench detection.py 12
 bench peers.py 20

@@ -169,3 +169,8 @@ def test_what_others_would_hold_up_or_change_trains_alone(override, tmp_path):
 def test_a_number_of_runs_that_is_none_is_refused(wrong):
     with pytest.raises(UserError, match="--stack .*: write a number of runs"):
         executor("local", "", 0.0, "1", wrong)
+
+
+def test_a_number_of_runs_goes_with_workers_here():
+    with pytest.raises(UserError, match="--stack 4 goes with --executor local"):
+        executor("ray", "", 0.0, "1", "4")
