@@ -46,7 +46,7 @@ def _elements(config: RunConfig) -> int:
 
 
 def _may(run: PlannedRun) -> bool:
-    """Whether its step can be made with others', and takes them no longer than they would alone."""
+    """Whether its passes can be made with others', without a step that others would wait for."""
     model, train, measure = run.config.model, run.config.train, run.config.measure
     return (
         run.device == "cpu"
