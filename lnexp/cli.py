@@ -41,7 +41,7 @@ def run(
             help="Runs of one shape that a worker trains together, up to N (auto: 8, where it "
             "saves time); rows stay the same, bit for bit.",
         ),
-    ] = "auto",
+    ] = "off",
     force: Annotated[bool, typer.Option("--force", help="Train again what is finished.")] = False,
     retry: Annotated[
         str,

@@ -22,6 +22,7 @@ CHILD = """
 import ctypes, sys
 from time import process_time
 from pathlib import Path
+from lnexp.rows import Record
 from lnexp.runs import worker
 from lnexp.runs.plan import make_plan
 from lnexp.sweep import load_sweep
@@ -34,32 +35,33 @@ libc.mallinfo2.restype = Heap
 def in_use():
     heap = libc.mallinfo2()
     return heap.uordblks + heap.hblkhd
-train, set_up, marks, held = worker.train, worker.set_up, [], []
+steps, set_up, marks, held = worker.steps, worker.set_up, [], []
 def counted(*given):
     held.append(in_use())
     return set_up(*given)
-def timed(state):
+def timed(state, *more):
     scale = state.scale.scale
     def scaled(objective):  # the forward is over, all that backward needs is there
         held.append(in_use())
         return scale(objective)
     state.scale.scale = scaled
     marks.append(process_time())
-    for record in train(state):
-        marks.append(process_time())
-        yield record
-worker.train, worker.set_up = timed, counted
+    for item in steps(state, *more):
+        if isinstance(item, Record):
+            marks.append(process_time())
+        yield item
+worker.steps, worker.set_up = timed, counted
 (run,) = make_plan(load_sweep(Path(sys.argv[1]))).runs
 folder = str(Path(sys.argv[1]).parent / "run")
 status = worker.train_run(folder, run.config, run.device, run.corpus.sha256)
 assert status.status == "finished", status.error
-steps = [b - a for a, b in zip(marks[1:], marks[2:])]
+took = [b - a for a, b in zip(marks[1:], marks[2:])]
 try:
     kib = Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]
 except OSError:
     from resource import RUSAGE_SELF, getrusage
     kib = getrusage(RUSAGE_SELF).ru_maxrss
-print(sum(steps) / len(steps), int(kib) * 1024, max(held) - held[0])
+print(sum(took) / len(took), int(kib) * 1024, max(held) - held[0])
 """
 
 
