@@ -160,7 +160,7 @@ def profile_rows(
     shown = {run for profiles in every for run in profiles.shown}
     words, blocks = cell_words(sweep, shown), _blocks(sweep)
     cells, more = chosen_cells(sweep, shown, STREAM_CELLS)
-    fig, panels = page(len(cells), len(every), 2.9 * larger(), 2.3)
+    fig, panels = page(len(cells), len(every), 2.9 * larger() ** 0.5, 2.3)
     for cell, row in zip(cells, panels, strict=True):
         for profiles, ax in zip(every, row, strict=True):
             profiles.draw(cell, blocks.get(cell, 1), ax)

@@ -196,7 +196,8 @@ def test_a_facet_that_is_asked_for_gets_panels():
 
 @pytest.mark.parametrize("kind", PICTURES)
 def test_letters_of_a_slide_are_larger(kind):
-    made = plot_frames.quickstart(seeds=1, steps=10)
+    full = kind in ("stream_by_layer", "matrix_by_layer", "branch_by_layer")  # level full's
+    made = plot_frames.alike(1.0, 1) if full else plot_frames.quickstart(seeds=1, steps=10)
     sizes = {}
     for size in ("paper", "slide"):
         figure = draw(made, kind, size)
