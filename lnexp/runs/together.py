@@ -13,6 +13,8 @@ from .plan import PlannedRun
 NORMS = ("layernorm", "dyt")
 # Beyond these sizes arithmetic takes the time, not calls (docs/speed.md).
 RUNS, ELEMENTS = 8, 2**14
+# torch makes a product of fewer multiplications in a loop of its own when it is one of several.
+PRODUCT = 400
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,11 @@ def _elements(config: RunConfig) -> int:
     return config.train.batch_size * config.model.context * config.model.width
 
 
+def _smallest_product(run: PlannedRun) -> int:
+    """Its multiplications: D x D of a sublayer or D x V of the head, for each token."""
+    return _elements(run.config) * min(run.config.model.width, len(run.corpus.vocabulary))
+
+
 def _may(run: PlannedRun) -> bool:
     """Whether its passes can be made with others', without a step that others would wait for."""
     model, train, measure = run.config.model, run.config.train, run.config.measure
@@ -55,6 +62,7 @@ def _may(run: PlannedRun) -> bool:
         and train.checkpointing is not True
         and train.max_seconds == inf  # of wall time, in which others train as well
         and model.dropout == 0
+        and _smallest_product(run) >= PRODUCT
         and model.norm in NORMS
         and PLACEMENTS[model.placement].block is not GainBlock  # one gain for both halves
         and not (measure.level == "full" and measure.every == 1)

@@ -158,7 +158,7 @@ def test_other_seeds_eps_and_starts_are_of_one_shape_other_sizes_are_not(tmp_pat
     [
         "model.dropout=0.1", "model.norm=rmsnorm", "model.norm=batchnorm",
         "model.placement=[rezero]", "train.precision=fp16", "train.checkpointing=true",
-        "train.max_seconds=9", "measure.level=full", "model.context=257",
+        "train.max_seconds=9", "measure.level=full", "model.context=257", "model.width=2",
     ],
 )  # fmt: skip
 def test_what_others_would_hold_up_or_change_trains_alone(override, tmp_path):
