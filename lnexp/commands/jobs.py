@@ -27,7 +27,7 @@ def _together(stack: str) -> "Together":
 
     if stack in ("auto", "off"):
         return AUTO if stack == "auto" else ALONE
-    if not stack.isascii() or not stack.isdigit() or int(stack) < 1:
+    if not stack.isascii() or not stack.isdigit() or len(stack) > 9 or int(stack) < 1:
         raise UserError(f"--stack {stack}: write a number of runs, 1 or more, auto or off")
     return Together(int(stack))
 

@@ -5,6 +5,7 @@ Numbers leave the device twice a step: once before the update, once after it; a 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
 from itertools import accumulate
 from math import isfinite, nan
 from typing import Protocol, cast
@@ -83,13 +84,17 @@ class Probe:
         self.matrices = matrices
         self.forward = forward
         self._places = list(groups)
-        self._elements = [sum(self.sizes[i] for i in members) for members in groups.values()]
         self._matrix_places = [place for place, *_ in matrices]
         self._columns: list[Column] = []
         self._layout = Layout()
         self._zero_outputs: dict[str, int] = {}
         self.kept: list[Tensor] = []  # the weights before this step's update, where it is read
         self.moved: set[str] = set()  # tensors that an update was seen to change
+
+    @cached_property
+    def _elements(self) -> list[int]:
+        """Of each place's tensors."""
+        return [sum(self.sizes[i] for i in members) for members in self.groups.values()]
 
     def due(self, step: int) -> bool:
         return self.measure.level != "off" and step % self.measure.every == 0

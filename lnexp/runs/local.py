@@ -64,7 +64,7 @@ def workers(
             lines.end()
 
 
-class _OneOf(Future):
+class OneOf(Future):
     """A run's part of what several were sent as."""
 
     def __init__(self, whole: Future, at: int) -> None:
@@ -100,7 +100,7 @@ def local(
     with workers(_call, [asked(runs) for runs in several], jobs) as (futures, stop):
         crew: dict[Future, PlannedRun] = {}
         for future, runs in zip(futures, several, strict=True):
-            own = [_OneOf(future, at) for at in range(len(runs))] if runs[1:] else [future]
+            own = [OneOf(future, at) for at in range(len(runs))] if runs[1:] else [future]
             crew.update(zip(own, runs, strict=True))
         yield Crew(crew, stop)
 

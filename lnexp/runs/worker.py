@@ -131,9 +131,10 @@ def training(
 
 def _open(run: RunDir, state: State, corpus: Corpus, device: str) -> None:
     """The run's folder: gone on with from its last snapshot, or begun."""
+    env = environment(state, corpus, device)  # of the weights that the run began with
     again = checkpoint.restore(run.path, state, corpus.sha256)
     start = state.steps_done if again else None
-    env = {**environment(state, corpus, device), "resumed_at_step": start}
+    env["resumed_at_step"] = start
     config_yaml = dump(resolved(state.config))
     if start is None:
         run.begin(config_yaml, env)

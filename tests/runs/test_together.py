@@ -53,11 +53,6 @@ def contents(out: Path) -> dict[str, object]:
     return found
 
 
-def but_env(found: dict[str, object]) -> dict[str, object]:
-    """What a run that went on tells of its start is of where it went on."""
-    return {name: told for name, told in found.items() if not name.endswith("env.json")}
-
-
 def train_together(plan: Plan, out: Path, runs: slice = slice(None)) -> list[str]:
     """In this process, as their worker trains them."""
     asked = [local.work(run, plan.folder(out)) for run in plan.runs[runs]]
@@ -86,7 +81,7 @@ def test_runs_asked_to_stop_go_on_to_the_same_rows(lone, tmp_path, monkeypatch):
     assert "interrupted" in train_together(plan, tmp_path)
     monkeypatch.undo()
     run_plan(plan, tmp_path, executor=executor("local", "", 0.0, "1", "auto"))
-    assert but_env(contents(tmp_path)) == but_env(lone)
+    assert contents(tmp_path) == lone
 
 
 def test_a_run_that_raises_is_failed_and_its_neighbours_are_as_alone(lone, tmp_path, monkeypatch):
@@ -137,6 +132,19 @@ def test_a_killed_worker_fails_the_runs_that_were_not_over_until_they_train_agai
     monkeypatch.undo()
     assert list(run_plan(plan, tmp_path, executor=together)) == [plan.runs[1].name]
     assert contents(tmp_path).items() <= lone.items()
+
+
+def fails_and_then_dies(works):
+    worker.record_failure(Path(works[0][0]), "OSError: no space left", "no space left")
+    os.kill(os.getpid(), 9)
+
+
+def test_a_run_that_failed_before_its_worker_was_killed_keeps_its_own_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "train_runs", fails_and_then_dies)
+    plan = plan_of(tmp_path, ALIKE, "train.lr=[3e-3]")
+    statuses = run_plan(plan, tmp_path, executor=executor("local", "", 0.0, "1", "auto"))
+    own, neighbour = (statuses[run.name].error or "" for run in plan.runs)
+    assert own == "OSError: no space left" and "SIGKILL" in neighbour
 
 
 def test_runs_of_one_shape_are_spread_over_the_workers(tmp_path):
