@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every benchmark, one after the other, at most 15 minutes on two idle cores:
+# Every benchmark, one after the other, about 15 minutes on two idle cores:
 #   bash scripts/bench/run.sh [RESULTS]...
 # RESULTS: results whose report is timed too. Needs `pip install -e .[browser,hf,wandb,parquet]`; a
 # benchmark whose extra is missing is left out, with a line.
@@ -18,11 +18,11 @@ bench() {
 }
 
 bench sweep.py 1
-bench train.py 15
-bench stack.py 7
+bench train.py 9
+bench stack.py 5
 bench floor.py
 bench detection.py 12
-bench peers.py 20
+bench peers.py 12
 bench depth.py 3
 bench gpu.py
 bench report.py "$@"
