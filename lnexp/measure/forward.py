@@ -13,11 +13,12 @@ from operator import setitem
 import torch
 from torch import Tensor, nn
 
+from ..layerrows import Place
 from ..model.branches import Sublayer
 from ..model.check import is_norm
 from ..model.gpt import GPT, Attention
 from ..model.norms import NORMS
-from .taps import Copies, Place, Taps, picked
+from .taps import Copies, Taps, picked
 
 Reading = tuple[Sequence[Place], str, Tensor]  # P places, a field, its P values
 AT_ONCE = 2**16  # elements of the stream, so that a thousand blocks are not all in fp64 together

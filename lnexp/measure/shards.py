@@ -10,7 +10,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from ..config import Measure
-from .forward import Place
+from ..layerrows import Place
 from .large import LargeProbe
 from .local import is_sharded, local
 from .nonfinite import mended, nonfinite_elements

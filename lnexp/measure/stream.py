@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from .forward import Place, Reading, rms, token_cosine
+from ..layerrows import Place
+from .forward import Reading, rms, token_cosine
 from .places import NORM, plain
 
 INSIDE_ATTENTION = ("q_norm", "k_norm", "q_layernorm", "k_layernorm")

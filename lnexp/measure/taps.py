@@ -1,7 +1,7 @@
 """What passes through a model in one forward, noted by functions that stand in for modules' own and
 copied a few places at a time.
 
-A stand-in takes a tenth of the time of a hook, for which torch calls a module the long way. It
+A stand-in takes less time than a hook, for which torch calls a module the long way. It
 holds what it saw, uncopied, until enough has come together: no module of lnexp's own models writes
 into what it was given or has given on.
 

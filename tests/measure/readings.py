@@ -1,6 +1,7 @@
 """What a forward probe read, place by place."""
 
-from lnexp.measure.forward import ForwardProbe, Place
+from lnexp.layerrows import Place
+from lnexp.measure.forward import ForwardProbe
 
 
 def readings(probe: ForwardProbe) -> dict[Place, dict[str, float]]:
