@@ -34,14 +34,6 @@ def run(
     out: Out = Path("results"),
     set_: Set = None,
     jobs: Jobs = "auto",
-    stack: Annotated[
-        str,
-        typer.Option(
-            metavar="auto|off|N",
-            help="Runs of one shape that a worker trains together, up to N (auto: 8, where it "
-            "saves time); rows stay the same, bit for bit.",
-        ),
-    ] = "off",
     force: Annotated[bool, typer.Option("--force", help="Train again what is finished.")] = False,
     retry: Annotated[
         str,
@@ -84,7 +76,7 @@ def run(
     from .commands.jobs import workers
 
     choice = Choice(force, retry, extend, steps)
-    where = place(executor, address, gpus_per_run, jobs, stack)
+    where = place(executor, address, gpus_per_run, jobs)
     words = (config, out, set_ or [], workers(jobs), choice)
     raise typer.Exit(command.run(*words, dry_run, check, fail_fast, where))
 

@@ -36,7 +36,7 @@ def test_the_commands_and_their_options_are_these():
     assert options == {
         "run": [
             "--address", "--check", "--dry-run", "--executor", "--extend", "--fail-fast", "--force",
-            "--gpus-per-run", "--jobs", "--out", "--retry", "--set", "--stack", "--steps", "-j",
+            "--gpus-per-run", "--jobs", "--out", "--retry", "--set", "--steps", "-j",
             "-o", "-s",
         ],
         "plan": ["--json", "--set", "-s"],

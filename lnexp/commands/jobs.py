@@ -8,7 +8,6 @@ from ..errors import UserError
 
 if TYPE_CHECKING:
     from ..runs.local import Executor
-    from ..runs.together import Together
 
 
 def workers(jobs: str) -> int:
@@ -21,37 +20,21 @@ def workers(jobs: str) -> int:
     return int(jobs)
 
 
-def _together(stack: str) -> "Together":
-    """--stack auto, off or N."""
-    from ..runs.together import ALONE, AUTO, Together
-
-    if stack in ("auto", "off"):
-        return AUTO if stack == "auto" else ALONE
-    if not stack.isascii() or not stack.isdigit() or len(stack) > 9 or int(stack) < 1:
-        raise UserError(f"--stack {stack}: write a number of runs, 1 or more, auto or off")
-    return Together(int(stack))
-
-
-def executor(
-    name: str, address: str, gpus_per_run: float, jobs: str, stack: str = "off"
-) -> "Executor":
+def executor(name: str, address: str, gpus_per_run: float, jobs: str) -> "Executor":
     """--executor local or ray."""
-    together = _together(stack)
     if name == "local":
         for option, given in (("--address", address), ("--gpus-per-run", gpus_per_run)):
             if given:
                 raise UserError(f"{option} goes with --executor ray")
         from ..runs.local import local
 
-        return partial(local, jobs=workers(jobs), together=together)
+        return partial(local, jobs=workers(jobs))
     if name != "ray":
         raise UserError(f"--executor {name}: write local or ray")
     if not (0 <= gpus_per_run <= 1 or gpus_per_run.is_integer() and gpus_per_run > 0):
         raise UserError(
             f"--gpus-per-run {gpus_per_run:g}: write a share, such as 0.25, or a whole number"
         )
-    if stack not in ("auto", "off"):
-        raise UserError(f"--stack {stack} goes with --executor local")
     from ..runs.cluster import cluster
 
     return cluster(address, gpus_per_run, None if jobs == "auto" else workers(jobs))

@@ -21,7 +21,7 @@ from ..model.check import step_flops
 from ..sweep import dump
 from ..yamlfile import read
 from .interrupt import Interruption
-from .local import Crew, Executor, OneOf, local
+from .local import Crew, Executor, local
 from .plan import Plan, PlannedRun
 from .rundir import Status, last_row, read_status, strict_json, write_atomically
 from .worker import record_failure
@@ -163,11 +163,9 @@ def _status(future: Future, run: PlannedRun, path: Path) -> Status:
     try:
         return future.result()
     except ProcessExpired as death:
-        found = read_status(path)
-        # Others trained on beside it.
-        told = found and found.status == "failed" and isinstance(future, OneOf)
-        if found and (told or is_done(run, path)):
-            return found
+        status = read_status(path)
+        if status and is_done(run, path):
+            return status
         why = f"the worker process died: {_cause(death.exitcode)}"
         return record_failure(path, why, f"{why}\n")
     except Exception as error:  # pickling, a broken pool: this run's failure, not the sweep's

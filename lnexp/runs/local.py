@@ -11,13 +11,11 @@ from typing import Any
 from pebble import ProcessPool
 
 from ..config import RunConfig
-from ..model.memory import PROCESS
 from .interrupt import SIGNALS, deaf_children
 from .machine import share
 from .plan import PlannedRun
 from .stop import Lines, listen
-from .together import ALONE, Together, groups
-from .worker import train_run, train_runs
+from .worker import train_run
 
 
 @dataclass(frozen=True)
@@ -64,46 +62,9 @@ def workers(
             lines.end()
 
 
-class OneOf(Future):
-    """A run's part of what several were sent as."""
-
-    def __init__(self, whole: Future, at: int) -> None:
-        super().__init__()
-        self.running = whole.running
-        self.at = at
-        whole.add_done_callback(self._over)
-
-    def _over(self, whole: Future) -> None:
-        if whole.cancelled():
-            self.cancel()
-        elif error := whole.exception():
-            self.set_exception(error)
-        else:
-            self.set_result(whole.result()[self.at])
-
-
 @contextmanager
-def local(
-    folder: Path, todo: Sequence[PlannedRun], jobs: int, together: Together = ALONE
-) -> Iterator[Crew]:
-    several = groups(todo, jobs, together)
-    at_once = min(jobs, len(several))
-
-    def asked(runs: Sequence[PlannedRun]) -> tuple[Any, ...]:
-        """The function and its arguments: a process is shared, its other memory divided."""
-        memory = share(runs[0].device, at_once)
-        if len(runs) == 1:
-            return train_run, *work(runs[0], folder), memory
-        memory = PROCESS + (memory - PROCESS) / len(runs)
-        return train_runs, [(*work(run, folder), memory) for run in runs]
-
-    with workers(_call, [asked(runs) for runs in several], jobs) as (futures, stop):
-        crew: dict[Future, PlannedRun] = {}
-        for future, runs in zip(futures, several, strict=True):
-            own = [OneOf(future, at) for at in range(len(runs))] if runs[1:] else [future]
-            crew.update(zip(own, runs, strict=True))
-        yield Crew(crew, stop)
-
-
-def _call(function: Callable[..., Any], *arguments: Any) -> Any:
-    return function(*arguments)
+def local(folder: Path, todo: Sequence[PlannedRun], jobs: int) -> Iterator[Crew]:
+    at_once = min(jobs, len(todo))
+    arguments = [(*work(run, folder), share(run.device, at_once)) for run in todo]
+    with workers(train_run, arguments, jobs) as (futures, stop):
+        yield Crew(dict(zip(futures, todo, strict=True)), stop)

@@ -1,29 +1,23 @@
 """One run from its config to its folder; what a worker process does."""
 
-from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from math import inf
 from pathlib import Path
 from traceback import format_exc
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..config import Data, RunConfig
 from ..data import Corpus, load
 from ..errors import UserError
 from ..measure.optimizer import underflow
-from ..model.gpt import GPT
 from ..model.init import build
 from ..rows import cell
 from ..rules import show
 from ..sweep import dump, resolved
-from ..train.loop import steps, validation_loss
-from ..train.passes import Pass
-from ..train.stack import Stack
+from ..train.loop import train, validation_loss
 from ..train.state import State, set_up
 from . import checkpoint
 from .environment import environment
@@ -57,49 +51,6 @@ def train_run(
     An exception becomes status failed with its traceback in error.txt; it never leaves this
     function. Asked to stop, it leaves at the next step boundary with a snapshot to go on from.
     """
-    return _trained([training(folder, config, device, data_sha256, memory, corpus)], Stack())[0]
-
-
-def train_runs(works: Sequence[tuple[Any, ...]]) -> list[Status]:
-    """The same for several runs of one shape, each given as train_run's arguments, whose passes are
-    made together."""
-    stack = Stack(len(works))
-    return _trained([training(*work, row=stack.row) for work in works], stack)
-
-
-Training = Generator[Pass, None, Status]
-
-
-def _trained(runs: Sequence[Training], stack: Stack) -> list[Status]:
-    statuses: dict[Training, Status] = {}
-    error = None
-    while len(statuses) < len(runs):
-        passes = []
-        for run in runs:
-            if run not in statuses:
-                try:
-                    passes.append(run.throw(error) if error else next(run))
-                except StopIteration as end:
-                    statuses[run] = end.value
-        try:
-            error = None
-            stack.make(passes)
-        except Exception as problem:  # each of these runs tells it
-            error = problem
-    return [statuses[run] for run in runs]
-
-
-def training(
-    folder: str,
-    config: RunConfig,
-    device: str,
-    data_sha256: str,
-    memory: float = inf,
-    corpus: Corpus | None = None,
-    row: Callable[[GPT], tuple[Tensor, Tensor]] | None = None,
-) -> Training:
-    """train_run() as the passes that it waits for; `row`: where a model's weights and gradients are
-    to lie."""
     if asked():  # before this run began
         return Status("interrupted")
     run = RunDir(Path(folder))
@@ -108,11 +59,8 @@ def training(
         state = set_up(config, corpus, device, memory)
         with run:
             _open(run, state, corpus, device)
-            for item in steps(state, row(state.model) if row else None):
-                if isinstance(item, Pass):
-                    yield item
-                    continue
-                run.write(item)
+            for record in train(state):
+                run.write(record)
                 # A run that a bad value stopped keeps its last healthy snapshot.
                 if state.steps_done % config.measure.snapshot_every == 0 and not state.stopped:
                     checkpoint.save(run.path, state, data_sha256)

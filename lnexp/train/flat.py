@@ -22,13 +22,7 @@ class Flat:
     """`optimizer` keeps the settings and, as views, every tensor's moments: for what reads, saves
     and loads them. `step` makes its update."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: Optimizer,
-        memory: tuple[Tensor, Tensor] | None = None,
-    ) -> None:
-        """`memory`: N each, where weights and gradients are to lie; None: anywhere."""
+    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
         groups = optimizer.param_groups
         split = [_split(group["params"]) for group in groups]
@@ -37,9 +31,6 @@ class Flat:
         self.weights = [*updated, *(p for p in model.parameters() if p not in known)]
         self.weights_N = torch.cat([p.detach().reshape(-1) for p in self.weights])
         self.gradients_N = torch.zeros_like(self.weights_N)
-        if memory is not None:
-            memory[0].copy_(self.weights_N)
-            self.weights_N, self.gradients_N = memory
         ends = accumulate((p.numel() for p in self.weights), initial=0)
         self.offset = dict(zip(self.weights, ends, strict=False))  # of each in the memory
         self._gradients = self._views(self.gradients_N)

@@ -4,6 +4,7 @@ Shapes: B batch, T time, V vocabulary.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from math import isfinite
 from time import perf_counter
 
@@ -11,131 +12,202 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..measure.nonfinite import MOST_SKIPS, gradient_events, nonfinite_events
+from ..measure.autopsy import Autopsy
+from ..measure.nonfinite import MOST_SKIPS, Gradients, gradient_events, nonfinite_events
 from ..rows import EventRow, Record, StepRow
 from .failure import examine_step, examine_update
 from .flat import Flat
 from .flatprobe import FlatProbe
 from .optim import lr_at
-from .passes import Pass
 from .state import State
 
 CLIP_EPS = 1e-6  # as in torch's clip_grad_norm_
+Batch = tuple[Tensor, Tensor]  # ids and targets, BT each
 
 
 def train(state: State) -> Iterator[Record]:
     """One record a step, from where `state` is until the configured steps are done or a value is
     not finite. Between two records `state` is whole: it may be saved and gone on from."""
-    for item in steps(state):
-        if isinstance(item, Pass):
-            item.alone()
-        else:
-            yield item
-
-
-def steps(state: State, memory: tuple[Tensor, Tensor] | None = None) -> Iterator[Pass | Record]:
-    """Each step's pass, to be made before going on, and then its record; weights and gradients in
-    that `memory`."""
-    config, settings, scale = state.config, state.config.train, state.scale
-    flat = Flat(state.model, state.optimizer, memory)
-    probe = FlatProbe(state.model, config, flat)
-    weight_norm = probe.weight_norm()
+    loop = Loop(state)
     began = perf_counter() - state.seconds
     state.model.train()
-
-    for step in range(state.steps_done, settings.steps):
-        due = probe.due(step)
-        lr = lr_at(step, settings)
-        x_BT, y_BT = state.batches.draw()
-        state.dropout.mark()
-        state.running.mark()
-        flat.ready()
-
-        with probe.listening(due) as listens:
-            # A compiled block shows nothing of what happens inside it.
-            forward = state.eager(state.model) if listens else state.forward
-            made = Pass(state, forward, x_BT, y_BT, heard=listens)
-            yield made
-        scale.unscale(flat.together, flat.gradients_N)
-        factor, autopsy = scale.value, None
-        unigram_loss = state.unigram_V[y_BT].mean()
-        before = probe.gradients(made.loss, unigram_loss, due, scale.divisor, factor)
-        events = gradient_events(step, probe.names, before) + probe.forward_events(step)
-
-        # A finite loss whose gradients overflow is what dynamic scaling looks for: no failure.
-        healthy = isfinite(before.loss) and isfinite(before.grad_norm)
-        searching = scale.dynamic and isfinite(before.loss) and not healthy
-        norm_before, update_norm, clip_factor = weight_norm, None, 1.0
-        if due:
-            probe.keep_weights()
-        if healthy:
-            clip_factor = min(1.0, settings.clip / (before.grad_norm + CLIP_EPS))
-            _update(flat, lr, clip_factor)
-            weight_norm = probe.weight_norm()
-            update_norm = probe.updated() if due else None
-            events += probe.underflow_events(step, state.optimizer) if due else []
-        scale.update(skipped=not healthy)
-        bad_weights = not isfinite(weight_norm)
-        given_up = scale.dynamic and scale.skips_in_a_row >= MOST_SKIPS
-        if searching:
-            events = [e for e in events if e.kind not in ("nan", "inf")]
-            detail = "step skipped: gradients overflowed"
-            events.append(EventRow(step, "optimizer", "scaler_skip", detail=detail))
-        if given_up:
-            detail = f"{scale.skips_in_a_row} skips in a row: no loss scale helps"
-            events.append(EventRow(step, "optimizer", "skips_in_a_row", detail=detail))
-
-        failed = bad_weights or given_up or not (healthy or searching)
-        if failed and state.first_bad_step is None:
-            state.first_bad_step = step
-            if bad_weights:
-                events += nonfinite_events(step, "optimizer", probe.names, probe.weight_norms())
-                autopsy = examine_update(state, probe, before, step)
-            else:
-                autopsy = examine_step(state, x_BT, y_BT, step)
-            if autopsy and autopsy.reproduced:  # its rows say more than the norms do
-                events = [e for e in events if e.kind not in ("nan", "inf")]
-            events = (autopsy.events() if autopsy else []) + events
-        state.steps_done, state.skipped = step + 1, state.skipped + (not healthy)
-
-        state.stopped = bad_weights or given_up or (failed and settings.on_nonfinite == "stop")
-        last = state.stopped or step == settings.steps - 1
-        evaluated = probe.on and (last or (step + 1) % config.measure.eval_every == 0)
-        val_loss = validation_loss(state) if evaluated else None
-        events = [event for event in events if (event.kind, event.module) not in state.seen]
-        state.seen.update((event.kind, event.module) for event in events)
+    for step in range(state.steps_done, state.config.train.steps):
+        batch = state.batches.draw()
+        loss = loop.forward_backward(step, batch)
+        before = loop.read_and_judge(step, batch, loss)
+        update = loop.update_weights(step, before)
+        events = loop.events(step, before)
+        autopsy = loop.examine(step, batch, before, update)
+        state.steps_done, state.skipped = step + 1, state.skipped + (not before.finite)
+        val_loss = validation_loss(state) if loop.evaluates(step) else None
         state.seconds = perf_counter() - began
         yield Record(
-            step=StepRow(
-                step=step,
-                tokens=(step + 1) * y_BT.numel(),
-                seconds=state.seconds,
-                lr=lr,
-                loss=before.loss,
-                unigram_loss=before.unigram_loss,
-                val_loss=val_loss,
-                grad_norm=before.grad_norm if due else None,
-                update_norm=update_norm,
-                weight_norm=norm_before if due else None,
-                clip_factor=clip_factor if due else None,
-                loss_scale=factor if due and scale.on else None,
-                skipped=int(not healthy) if due else None,
-                nonfinite_grads=before.nonfinite if due else None,
-            ),
-            layers=probe.rows(step) if due else [],
-            events=events,
+            step=loop.row(step, before, update, val_loss),
+            layers=loop.probe.rows(step) if loop.probe.due(step) else [],
+            events=loop.unseen(joined(autopsy, [*events, *update.events])),
             autopsy=autopsy.as_dict() if autopsy else None,
         )
-        if last:
+        if state.stopped:
             return
 
 
-def _update(flat: Flat, lr: float, clip_factor: float) -> None:
-    if clip_factor < 1.0:
-        flat.gradients_N.mul_(clip_factor)
-    for group in flat.optimizer.param_groups:
-        group["lr"] = lr
-    flat.step()
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What is known of a step before its update."""
+
+    gradients: Gradients
+    weight_norm: float
+    loss_scale: float
+    finite: bool  # loss and gradients
+    searching: bool  # only gradients overflow: what dynamic scaling looks for, and no failure
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What a step did to the weights, if anything."""
+
+    weight_norm: float  # afterwards
+    clip_factor: float = 1.0
+    norm: float | None = None  # None: no update, or not read
+    events: tuple[EventRow, ...] = ()  # weights that are not finite any more, a run's first failure
+
+
+class Loop:
+    """The parts of a step."""
+
+    def __init__(self, state: State) -> None:
+        self.state, self.settings = state, state.config.train
+        self.flat = Flat(state.model, state.optimizer)
+        self.probe = FlatProbe(state.model, state.config, self.flat)
+        self.weight_norm = self.probe.weight_norm()
+
+    def forward_backward(self, step: int, batch: Batch) -> Tensor:
+        """The loss; gradients lie in their memory, with fp32 master weights without the scale."""
+        state = self.state
+        state.dropout.mark()
+        state.running.mark()
+        self.flat.ready()
+        with self.probe.listening(self.probe.due(step)) as listens:
+            # A compiled block shows nothing of what happens inside it.
+            forward = state.eager(state.model) if listens else state.forward
+            loss, objective = state.losses(forward, *batch)
+            state.scale.scale(objective).backward()
+        state.scale.unscale(self.flat.together, self.flat.gradients_N)
+        return loss
+
+    def read_and_judge(self, step: int, batch: Batch, loss: Tensor) -> Before:
+        scale, due = self.state.scale, self.probe.due(step)
+        unigram_loss = self.state.unigram_V[batch[1]].mean()
+        gradients = self.probe.gradients(loss, unigram_loss, due, scale.divisor, scale.value)
+        finite = isfinite(gradients.loss) and isfinite(gradients.grad_norm)
+        searching = scale.dynamic and isfinite(gradients.loss) and not finite
+        return Before(gradients, self.weight_norm, scale.value, finite, searching)
+
+    def update_weights(self, step: int, before: Before) -> Update:
+        """None is made by gradients that are not finite."""
+        state, probe, due = self.state, self.probe, self.probe.due(step)
+        if due:
+            probe.keep_weights()
+        update = Update(self.weight_norm)
+        if before.finite:
+            clip_factor = min(1.0, self.settings.clip / (before.gradients.grad_norm + CLIP_EPS))
+            if clip_factor < 1.0:
+                self.flat.gradients_N.mul_(clip_factor)
+            for group in state.optimizer.param_groups:
+                group["lr"] = lr_at(step, self.settings)
+            self.flat.step()
+            self.weight_norm = probe.weight_norm()
+            update = Update(self.weight_norm, clip_factor, probe.updated() if due else None)
+        if not isfinite(self.weight_norm) and state.first_bad_step is None:
+            norms = probe.weight_norms()
+            events = nonfinite_events(step, "optimizer", probe.names, norms)
+            update = replace(update, events=tuple(events))
+        state.scale.update(skipped=not before.finite)
+        return update
+
+    def events(self, step: int, before: Before) -> list[EventRow]:
+        """What was notable, apart from the weights."""
+        probe, scale = self.probe, self.state.scale
+        events = gradient_events(step, probe.names, before.gradients)
+        events += probe.forward_events(step)
+        if before.finite and probe.due(step):
+            events += probe.underflow_events(step, self.state.optimizer)
+        if before.searching:
+            detail = "step skipped: gradients overflowed"
+            events = [*without_values(events), skip("scaler_skip", step, detail)]
+        if self.no_scale_helps:
+            detail = f"{scale.skips_in_a_row} skips in a row: no loss scale helps"
+            events.append(skip("skips_in_a_row", step, detail))
+        return events
+
+    def examine(self, step: int, batch: Batch, before: Before, update: Update) -> Autopsy | None:
+        """Whether the run ends here; of its first failing step, where the value was born."""
+        state = self.state
+        must_end = not isfinite(update.weight_norm) or self.no_scale_helps
+        failed = must_end or not (before.finite or before.searching)
+        state.stopped = must_end or (failed and self.settings.on_nonfinite == "stop")
+        if not failed or state.first_bad_step is not None:
+            return None
+        state.first_bad_step = step
+        if update.events:
+            return examine_update(state, self.probe, before.gradients, step)
+        return examine_step(state, *batch, step)
+
+    @property
+    def no_scale_helps(self) -> bool:
+        scale = self.state.scale
+        return scale.dynamic and scale.skips_in_a_row >= MOST_SKIPS
+
+    def evaluates(self, step: int) -> bool:
+        """Every eval_every steps and on the last row."""
+        last = self.state.stopped or step == self.settings.steps - 1
+        return self.probe.on and (last or (step + 1) % self.state.config.measure.eval_every == 0)
+
+    def unseen(self, events: list[EventRow]) -> list[EventRow]:
+        """The first of each kind and module; they are seen from now on."""
+        seen = self.state.seen
+        events = [event for event in events if (event.kind, event.module) not in seen]
+        seen.update((event.kind, event.module) for event in events)
+        return events
+
+    def row(self, step: int, before: Before, update: Update, val_loss: float | None) -> StepRow:
+        state, gradients = self.state, before.gradients
+        row = StepRow(
+            step=step,
+            tokens=(step + 1) * self.settings.batch_size * state.config.model.context,
+            seconds=state.seconds,
+            lr=lr_at(step, self.settings),
+            loss=gradients.loss,
+            unigram_loss=gradients.unigram_loss,
+            val_loss=val_loss,
+        )
+        if not self.probe.due(step):
+            return row
+        return replace(
+            row,
+            grad_norm=gradients.grad_norm,
+            update_norm=update.norm,
+            weight_norm=before.weight_norm,
+            clip_factor=update.clip_factor,
+            loss_scale=before.loss_scale if state.scale.on else None,
+            skipped=int(not before.finite),
+            nonfinite_grads=gradients.nonfinite,
+        )
+
+
+def joined(autopsy: Autopsy | None, events: list[EventRow]) -> list[EventRow]:
+    """An autopsy that saw the value born says more than the norms do."""
+    if autopsy is None:
+        return events
+    return autopsy.events() + (without_values(events) if autopsy.reproduced else events)
+
+
+def without_values(events: list[EventRow]) -> list[EventRow]:
+    return [event for event in events if event.kind not in ("nan", "inf")]
+
+
+def skip(kind: str, step: int, detail: str) -> EventRow:
+    return EventRow(step, "optimizer", kind, detail=detail)
 
 
 @torch.no_grad()

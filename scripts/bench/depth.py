@@ -22,7 +22,6 @@ CHILD = """
 import ctypes, sys
 from time import process_time
 from pathlib import Path
-from lnexp.rows import Record
 from lnexp.runs import worker
 from lnexp.runs.plan import make_plan
 from lnexp.sweep import load_sweep
@@ -35,22 +34,21 @@ libc.mallinfo2.restype = Heap
 def in_use():
     heap = libc.mallinfo2()
     return heap.uordblks + heap.hblkhd
-steps, set_up, marks, held = worker.steps, worker.set_up, [], []
+train, set_up, marks, held = worker.train, worker.set_up, [], []
 def counted(*given):
     held.append(in_use())
     return set_up(*given)
-def timed(state, *more):
+def timed(state):
     scale = state.scale.scale
     def scaled(objective):  # the forward is over, all that backward needs is there
         held.append(in_use())
         return scale(objective)
     state.scale.scale = scaled
     marks.append(process_time())
-    for item in steps(state, *more):
-        if isinstance(item, Record):
-            marks.append(process_time())
-        yield item
-worker.steps, worker.set_up = timed, counted
+    for record in train(state):
+        marks.append(process_time())
+        yield record
+worker.train, worker.set_up = timed, counted
 (run,) = make_plan(load_sweep(Path(sys.argv[1]))).runs
 folder = str(Path(sys.argv[1]).parent / "run")
 status = worker.train_run(folder, run.config, run.device, run.corpus.sha256)

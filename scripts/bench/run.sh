@@ -19,7 +19,6 @@ bench() {
 
 bench sweep.py 1
 bench train.py 9
-bench stack.py 5
 bench floor.py
 bench detection.py 12
 bench peers.py 12
