@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .analysis.tidy import Frames
-    from .attach import autopsy, watch
+    from lnexp.attach.watching import autopsy, watch
+    from lnexp.results.load import Frames
 
 __all__ = ["autopsy", "load", "watch"]
 
@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 
 def load(path: "str | Path") -> "Frames":
     """The tables .runs, .steps, .layers, .events of results/, a sweep folder or a run folder."""
-    from .analysis.tidy import frames  # pandas, when it is asked for
+    from lnexp.results.load import frames  # pandas, when it is asked for
 
     return frames(path)
 
@@ -22,7 +22,7 @@ def load(path: "str | Path") -> "Frames":
 def __getattr__(name: str) -> Any:
     """`watch` and `autopsy` bring torch along, so they are looked up when they are asked for."""
     if name in ("watch", "autopsy"):
-        from . import attach
+        from lnexp.attach import watching as attach
 
         return getattr(attach, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,18 +2,47 @@
 
 import os
 import sys
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from . import __version__
-from .clilab import boundary, probe, rescue
-from .cliothers import export, import_, inspect
-from .console import say
-from .errors import UserError
-from .lines import one_line
-from .options import AsJson, Jobs, Out, Results, Set, guarded
+from lnexp import __version__
+from lnexp.messages import UserError, one_line, say
+
+Out = Annotated[Path, typer.Option("-o", "--out", help="Folder that results go to.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("-s", "--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
+]
+Results = Annotated[Path, typer.Argument(help="results/, one sweep folder or one run folder.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Jobs = Annotated[
+    str, typer.Option("-j", "--jobs", metavar="N|auto", help="Runs at a time (auto: cores).")
+]
+
+
+def guarded(function: Callable[..., None]) -> Callable[..., None]:
+    """For a command whose reader may go away (`| head`) and whose disk may be full."""
+
+    @wraps(function)
+    def guard(*args: Any, **kwargs: Any) -> None:
+        try:
+            function(*args, **kwargs)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+        except OSError as error:
+            if os.environ.get("LNEXP_DEBUG") == "1":
+                raise
+            say(f"lnexp: {error}")
+            raise typer.Exit(1) from None
+
+    return guard
+
 
 app = typer.Typer(
     name="lnexp",
@@ -70,10 +99,10 @@ def run(
     check: Annotated[bool, typer.Option("--check", help="Exit 1 if a claim is refuted.")] = False,
 ) -> None:
     """Train every point of a sweep; what is finished is skipped."""
-    from .commands import run as command
-    from .commands.choose import Choice
-    from .commands.jobs import executor as place
-    from .commands.jobs import workers
+    from lnexp.commands import run as command
+    from lnexp.commands.jobs import executor as place
+    from lnexp.commands.jobs import workers
+    from lnexp.commands.run import Choice
 
     choice = Choice(force, retry, extend, steps)
     where = place(executor, address, gpus_per_run, jobs)
@@ -85,7 +114,7 @@ def run(
 @guarded
 def plan(config: list[str], set_: Set = None, json: AsJson = False) -> None:
     """Show what would run: the grid, parameters, FLOPs, memory, eps, init; no training."""
-    from .commands import plan as command
+    from lnexp.commands import plan as command
 
     command.plan(config, set_ or [], json)
 
@@ -111,7 +140,7 @@ def plot(
     ] = "paper",
 ) -> None:
     """Draw comparison plots into the sweep's plots/ folder."""
-    from .commands import read as command
+    from lnexp.commands import read as command
 
     wishes = {"kind": kind, "facet": facet, "size": size}
     raise typer.Exit(command.plot(results, by, style, format_, steps, **wishes))
@@ -128,7 +157,7 @@ def show(
     watch: Annotated[bool, typer.Option("--watch", help="Redraw while the sweep trains.")] = False,
 ) -> None:
     """Print the table of runs and cells."""
-    from .commands import read as command
+    from lnexp.commands import read as command
 
     forms = [name for name, on in (("json", json), ("csv", csv), ("tex", tex)) if on]
     raise typer.Exit(command.show(results, forms, claims, watch))
@@ -149,7 +178,7 @@ def report(
     ] = None,
 ) -> None:
     """Write one HTML file that shows every run, readable offline."""
-    from .commands import report as command
+    from lnexp.commands import report as command
 
     raise typer.Exit(command.report(results, html, watch, port))
 
@@ -161,15 +190,142 @@ def explain(
     json: AsJson = False,
 ) -> None:
     """Say in words what happened to a run, where a bad value was born, and what to try."""
-    from .commands.explain import explain as command
+    from lnexp.commands.read import explain as command
 
     command(run_folder, json)
 
 
-for question in (probe, boundary, rescue):
-    app.command()(guarded(question))
-for name, exchange in {"export": export, "import": import_, "inspect": inspect}.items():
-    app.command(name)(guarded(exchange))
+@app.command()
+@guarded
+def probe(
+    config: Annotated[str, typer.Argument(help="A config file or the name of an experiment.")],
+    steps: Annotated[str, typer.Option(help="Steps to look at; the last one ends it.")] = "0,5,20",
+    out: Out = Path("results"),
+    set_: Set = None,
+    jobs: Jobs = "auto",
+    json: AsJson = False,
+) -> None:
+    """Measure how readings change over depth, at initialisation and after a few steps."""
+    from lnexp.commands import probe as command
+    from lnexp.commands.jobs import executor as place
+    from lnexp.commands.jobs import workers
+
+    where = place("local", "", 0.0, jobs)
+    code = command.probe(config, steps, out, set_ or [], workers(jobs), where, json)
+    raise typer.Exit(code)
+
+
+@app.command()
+@guarded
+def boundary(
+    config: Annotated[str, typer.Argument(help="A config file or the name of an experiment.")],
+    knob: Annotated[str, typer.Option(help="The setting to turn, such as train.lr.")],
+    high: Annotated[float, typer.Option(help="Where the scan ends.")],
+    low: Annotated[float | None, typer.Option(help="Where it begins.")] = None,
+    points: Annotated[int, typer.Option(help="Values of the first, coarse scan.")] = 6,
+    resolution: Annotated[
+        float, typer.Option(help="The edge is bracketed within this factor.")
+    ] = 1.25,
+    ramp: Annotated[
+        bool, typer.Option("--ramp", help="Instead: let train.lr grow to HIGH within each run.")
+    ] = False,
+    out: Out = Path("results"),
+    set_: Set = None,
+    jobs: Jobs = "auto",
+    json: AsJson = False,
+) -> None:
+    """Find the largest stable value of a knob, cell by cell."""
+    from lnexp.commands import boundary as command
+    from lnexp.commands.jobs import executor as place
+    from lnexp.commands.jobs import workers
+
+    place_ = (out, set_ or [], workers(jobs), place("local", "", 0.0, jobs), json)
+    if ramp:
+        raise typer.Exit(command.ramp(config, knob, low, high, *place_))
+    raise typer.Exit(command.boundary(config, knob, low, high, points, resolution, *place_))
+
+
+@app.command()
+@guarded
+def rescue(
+    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a failed run.")],
+    try_: Annotated[
+        list[str] | None,
+        typer.Option("--try", metavar="KEY=VALUE", help="One more change to try (repeatable)."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="DIR", help="Where results go (beside the sweep)."),
+    ] = None,
+    jobs: Jobs = "auto",
+    json: AsJson = False,
+) -> None:
+    """Train a failed run again from before its failure, with one change each."""
+    from lnexp.commands import rescue as command
+    from lnexp.commands.jobs import executor as place
+    from lnexp.commands.jobs import workers
+
+    where = place("local", "", 0.0, jobs)
+    code = command.rescue(run_folder, try_ or [], out, workers(jobs), where, json)
+    raise typer.Exit(code)
+
+
+@app.command()
+@guarded
+def export(
+    results: Results,
+    to: Annotated[str, typer.Option(metavar="tensorboard|wandb|parquet|json")],
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="DIR", help="Folder (RESULTS/export/FORMAT)."),
+    ] = None,
+) -> None:
+    """Write results for other tools: TensorBoard, Weights & Biases, Parquet, JSON."""
+    from lnexp.commands.exchange import export as command
+
+    command(results, to, out)
+
+
+@app.command("import")
+@guarded
+def import_(
+    log: Annotated[
+        Path,
+        typer.Argument(help="A text log of nanoGPT's kind, trainer_state.json, CSV, JSON lines."),
+    ],
+    map_: Annotated[
+        list[str] | None,
+        typer.Option("--map", metavar="OURS=THEIRS", help="loss=train/loss; may be repeated."),
+    ] = None,
+    baseline: Annotated[
+        float | None,
+        typer.Option(metavar="NATS", help="Loss of guessing by frequency, to judge against."),
+    ] = None,
+    name: Annotated[str, typer.Option(help="Of the run (default: the file's).")] = "",
+    out: Out = Path("results"),
+    force: Annotated[bool, typer.Option("--force", help="Replace a run of that name.")] = False,
+) -> None:
+    """Make a run folder of another tool's training log, for verdicts and plots."""
+    from lnexp.commands.exchange import import_ as command
+
+    command(log, out, name, map_ or [], baseline, force)
+
+
+@app.command()
+@guarded
+def inspect(
+    model: Annotated[
+        str, typer.Argument(help="module:callable that returns a model, or a run folder.")
+    ],
+    checkpoint: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Its weights: .pt or .safetensors.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Look at norms, eps, placement, weights and Adam's moments of anybody's model."""
+    from lnexp.commands.inspect import inspect as command
+
+    command(model, checkpoint, json)
 
 
 @app.command()
@@ -182,7 +338,7 @@ def sample(
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of the draws.")] = 0,
 ) -> None:
     """Print text drawn from a finished run."""
-    from .sample import load_sampler
+    from lnexp.sample import load_sampler
 
     print(load_sampler(run_folder).generate(prompt, length, temperature, seed))
 
@@ -199,7 +355,7 @@ def norm(
     json: AsJson = False,
 ) -> None:
     """Normalise a few numbers, step by step."""
-    from .commands.norm import norm as command
+    from lnexp.commands.norm import norm as command
 
     command(numbers, norm_, eps, gain, bias, dtype, json)
 
@@ -210,7 +366,7 @@ def configs(
     name: Annotated[str | None, typer.Argument(help="Copy this experiment here.")] = None,
 ) -> None:
     """List the shipped experiments, or copy one into this folder."""
-    from .commands import configs as command
+    from lnexp.commands import configs as command
 
     command.configs(name)
 
@@ -219,7 +375,7 @@ def configs(
 @guarded
 def schema() -> None:
     """Print the JSON Schema of a config file, for editors."""
-    from .commands import configs as command
+    from lnexp.commands import configs as command
 
     print(command.schema())
 
@@ -228,7 +384,7 @@ def schema() -> None:
 @guarded
 def doctor(json: AsJson = False) -> None:
     """Show versions, device, threads and the precisions that work here."""
-    from .commands import doctor as command
+    from lnexp.commands import doctor as command
 
     command.doctor(json)
 
@@ -264,7 +420,3 @@ def main() -> Any:
         for problem in error.problems:
             say(one_line(problem))
         sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()

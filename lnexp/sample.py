@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .errors import UserError
-from .model.gpt import GPT
-from .runs.trained import load_trained
+from lnexp.messages import UserError
+from lnexp.model.gpt import GPT
+from lnexp.runs.trained import load_trained
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 
 from PIL import Image
 
-from lnexp.analysis.load import load
-from lnexp.present.plots import PICTURES, plot_sweep
+from lnexp.figures.plots import PICTURES, plot_sweep
+from lnexp.results.load import load
 
 GALLERY = Path(__file__).parent.parent / "docs" / "images" / "gallery"
 COLOURS = 96

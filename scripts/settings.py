@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from lnexp.claimspec import FORMS
-from lnexp.complaints import describe
-from lnexp.config import EMBED_STD, SECTIONS
+from lnexp.claims.claims import FORMS
+from lnexp.config.hints import describe
+from lnexp.config.rules import DEFAULTS, show
+from lnexp.config.schema import EMBED_STD, SECTIONS
+from lnexp.config.settings import INITS, MEANING
 from lnexp.model.init import POSITION_STD
 from lnexp.model.norms import NORMS
 from lnexp.model.placements import PLACEMENTS
-from lnexp.rules import DEFAULTS, show
-from lnexp.settings import INITS, MEANING
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 

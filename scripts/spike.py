@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from lnexp.commands.choose import Choice
 from lnexp.commands.rescue import rescue
-from lnexp.commands.run import run
+from lnexp.commands.run import Choice, run
 from lnexp.runs.local import Crew, work
 from lnexp.runs.plan import PlannedRun
 from lnexp.runs.worker import train_run

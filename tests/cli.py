@@ -26,7 +26,7 @@ def lnexp(*words: object, cwd: Path | None = None, **env: str) -> Said:
 
 def _apart(words: tuple[object, ...], cwd: Path | None, env: dict[str, str]) -> Said:
     done = subprocess.run(
-        [sys.executable, "-m", "lnexp.cli", *map(str, words)],
+        [sys.executable, "-m", "lnexp", *map(str, words)],
         cwd=cwd,
         env={**os.environ, "COLUMNS": "100", **env},
         capture_output=True,

@@ -10,8 +10,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Begun last, each of these would leave the other workers without work.
 LONGEST = (
-    "present/test_plots.py", "runs/test_interrupt.py", "test_cli.py", "runs/test_soak.py",
-    "runs/test_execute.py", "lab/test_boundary.py", "cases/test_sweeps.py", "lab/test_rescue.py",
+    "figures/test_plots.py", "runs/test_interrupt.py", "test_cli.py", "runs/test_soak.py",
+    "runs/test_execute.py", "boundary/test_work.py", "cases/test_sweeps.py", "rescue/test_work.py",
 )  # fmt: skip
 
 

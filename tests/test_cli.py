@@ -12,10 +12,9 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from lnexp.cli import app
-
-from .cases.conftest import run_here
-from .cli import lnexp
-from .runs.small import SMALL, files, write_config
+from tests.cases.conftest import run_here
+from tests.cli import lnexp
+from tests.runs.small import SMALL, files, write_config
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from lnexp.config import Data
-from lnexp.data import Batches, Corpus, load, short_splits, unigram_nll
-from lnexp.errors import UserError
-from lnexp.markov import draw_chain, entropy_rate
+from lnexp.config.schema import Data
+from lnexp.data import Batches, Corpus, draw_chain, entropy_rate, load, short_splits, unigram_nll
+from lnexp.messages import UserError
 
 CPU = torch.device("cpu")
 
@@ -228,7 +227,7 @@ def test_the_stationary_law_is_that_of_the_eigenvectors(order, symbols):
 
 
 def test_a_law_over_a_quarter_of_a_million_contexts_settles_in_a_few_rounds(monkeypatch):
-    from lnexp import markov
+    from lnexp import data as markov
 
     rounds = []
     absolute = np.abs

@@ -10,11 +10,11 @@ import typer
 
 from lnexp.cli import app
 from lnexp.commands.configs import schema
-from lnexp.config import KEYS, Model
+from lnexp.config.schema import KEYS, Model
+from lnexp.config.settings import INITS, MEANING
+from lnexp.config.shipped import experiments
+from lnexp.config.sweep import load_sweep
 from lnexp.model import init
-from lnexp.settings import INITS, MEANING
-from lnexp.shipped import experiments
-from lnexp.sweep import load_sweep
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -30,7 +30,7 @@ def test_every_relative_link_and_image_is_there(page):
 
 
 def test_the_gallery_has_each_kind_of_plot_small_and_described():
-    from lnexp.present.plots import PICTURES
+    from lnexp.figures.plots import PICTURES
 
     page = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
     assert re.findall(r"^## (\w+)$", page, flags=re.M) == list(PICTURES)

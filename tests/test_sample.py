@@ -3,11 +3,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from lnexp.errors import UserError
+from lnexp.config.sweep import load_sweep
+from lnexp.messages import UserError
 from lnexp.runs.execute import run_plan
 from lnexp.runs.plan import make_plan
 from lnexp.sample import Sampler, load_sampler, next_letter
-from lnexp.sweep import load_sweep
 
 
 @pytest.fixture(scope="module")

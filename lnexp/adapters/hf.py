@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 from transformers import TrainerCallback  # type: ignore[import-not-found]
 
-from ..attach import Watch
-from ..errors import UserError
+from lnexp.attach.watching import Watch
+from lnexp.messages import UserError
 
 
 class WatchCallback(TrainerCallback):

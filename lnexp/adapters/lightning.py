@@ -12,7 +12,7 @@ from typing import Any
 from lightning.pytorch import Callback  # type: ignore[import-not-found]
 from torch import Tensor
 
-from ..attach import Watch
+from lnexp.attach.watching import Watch
 
 
 class WatchCallback(Callback):

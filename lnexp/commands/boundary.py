@@ -5,19 +5,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from ..console import say
-from ..errors import UserError
-from ..lab.boundary import Boundary
-from ..lab.ramp import Ramp
-from ..lab.search import Knob
-from ..labrows import BoundaryRow, RampRow
-from ..lines import amount
-from ..runs.local import Executor
-from ..runs.rundir import strict_json
-from ..shipped import find
-from ..sweep import Sweep, load_sweep
-from .lab import at_work, write_rows
-from .resumable import resumable
+from lnexp.boundary.search import Knob
+from lnexp.boundary.work import Boundary, Ramp
+from lnexp.commands.jobs import resumable
+from lnexp.commands.training import at_work, write_rows
+from lnexp.config.shipped import find
+from lnexp.config.sweep import Sweep, load_sweep
+from lnexp.lab.schemas import BoundaryRow, RampRow
+from lnexp.messages import UserError, amount, say
+from lnexp.runs.local import Executor
+from lnexp.runs.rundir import strict_json
 
 KNOBS = (
     "train.lr", "train.adam_eps", "model.eps", "model.depth", "train.warmup", "model.init_scale",
@@ -57,7 +54,7 @@ def boundary(
     else:
         from rich.console import Console
 
-        from ..present.boundary import sheet
+        from lnexp.boundary.reading import sheet
 
         cells = [cell.settings for cell in search.cells]
         Console(highlight=False).print(sheet(sweep, cells, rows, knob.full_grid, seconds))
@@ -94,7 +91,7 @@ def ramp(
     else:
         from rich.console import Console
 
-        from ..present.boundary import ramp_sheet
+        from lnexp.boundary.reading import ramp_sheet
 
         Console(highlight=False).print(ramp_sheet(growing.plan.sweep.name, rows))
     return work.exit_code()

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..errors import UserError
-from ..shipped import experiments, question, unknown
+from lnexp.config.shipped import experiments, question, unknown
+from lnexp.messages import UserError
 
 
 def configs(name: str | None) -> None:
@@ -33,7 +33,7 @@ def configs(name: str | None) -> None:
 
 def schema() -> str:
     """JSON Schema of a config file: the sections, and the keys that stand beside them."""
-    from ..config import KEYS, RunConfig
+    from lnexp.config.schema import KEYS, RunConfig
 
     whole = RunConfig.model_json_schema()
     definitions = {k: _explained(v) for k, v in whole["$defs"].items() if k != "Seed"}
@@ -77,7 +77,7 @@ def schema() -> str:
 
 def _explained(section: dict[str, Any]) -> dict[str, Any]:
     """A section's schema with the meaning of each key; JSON has no number for `.inf`."""
-    from ..settings import MEANING
+    from lnexp.config.settings import MEANING
 
     leaves = {}
     for leaf, field in section["properties"].items():

@@ -4,8 +4,8 @@ import json
 import platform
 from typing import Any
 
-from .. import __version__
-from .jobs import workers
+from lnexp import __version__
+from lnexp.commands.jobs import workers
 
 
 def doctor(as_json: bool) -> None:
@@ -22,7 +22,7 @@ def doctor(as_json: bool) -> None:
 def examine() -> dict[str, Any]:
     import torch
 
-    from ..train.precision import PRECISIONS, resolve_device
+    from lnexp.train.precision import PRECISIONS, resolve_device
 
     device = resolve_device("auto")
     return {
@@ -37,7 +37,7 @@ def examine() -> dict[str, Any]:
 
 
 def _works(precision: str, device: str) -> str:
-    from ..train.precision import SLOW, precision_problem, slowness
+    from lnexp.train.precision import SLOW, precision_problem, slowness
 
     if problem := precision_problem(precision, device):
         return problem

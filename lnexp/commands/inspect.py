@@ -10,15 +10,14 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from ..errors import UserError
-from ..lines import short
-from ..measure.concerns import concerns
-from ..measure.foreign import matched, read_checkpoint
-from ..measure.inspect import inspect as look
-from ..present.inspect import in_words
-from ..runs.rundir import strict_json
-from ..runs.trained import untrained
-from ..train.optim import names_in_order
+from lnexp.inspect.checkpoint_file import matched, read_checkpoint
+from lnexp.inspect.model import concerns
+from lnexp.inspect.model import inspect as look
+from lnexp.inspect.show import in_words
+from lnexp.messages import UserError, short
+from lnexp.runs.rundir import strict_json
+from lnexp.runs.trained import untrained
+from lnexp.train.optim import names_in_order
 
 Example = tuple[Any, ...] | None
 

@@ -1,13 +1,14 @@
 """How many runs at a time, and where."""
 
 import os
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import TYPE_CHECKING, ParamSpec
 
-from ..errors import UserError
+from lnexp.messages import UserError, say
 
 if TYPE_CHECKING:
-    from ..runs.local import Executor
+    from lnexp.runs.local import Executor
 
 
 def workers(jobs: str) -> int:
@@ -26,7 +27,7 @@ def executor(name: str, address: str, gpus_per_run: float, jobs: str) -> "Execut
         for option, given in (("--address", address), ("--gpus-per-run", gpus_per_run)):
             if given:
                 raise UserError(f"{option} goes with --executor ray")
-        from ..runs.local import local
+        from lnexp.runs.local import local
 
         return partial(local, jobs=workers(jobs))
     if name != "ray":
@@ -35,6 +36,27 @@ def executor(name: str, address: str, gpus_per_run: float, jobs: str) -> "Execut
         raise UserError(
             f"--gpus-per-run {gpus_per_run:g}: write a share, such as 0.25, or a whole number"
         )
-    from ..runs.cluster import cluster
+    from lnexp.runs.cluster import cluster
 
     return cluster(address, gpus_per_run, None if jobs == "auto" else workers(jobs))
+
+
+# Commands that may be interrupted and called again.
+
+
+INTERRUPTED = 130
+P = ParamSpec("P")
+
+
+def resumable(command: Callable[P, int]) -> Callable[P, int]:
+    """Ctrl-C ends it with its own exit code and one sentence."""
+
+    @wraps(command)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> int:
+        try:
+            return command(*args, **kwargs)
+        except KeyboardInterrupt:
+            say("interrupted: what is finished is kept; the same command goes on")
+            return INTERRUPTED
+
+    return guarded

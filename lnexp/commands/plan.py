@@ -1,22 +1,253 @@
-"""lnexp plan: what would run, without training."""
+"""A plan in the terminal."""
 
 import json
-from collections.abc import Iterable, Sequence
-from math import isfinite
+from collections.abc import Iterable, Iterator, Sequence
+from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
 
-from ..analysis.claimpower import undecidable
-from ..runs.plan import Plan, PlannedRun, make_plan, placed
-from ..shipped import find
-from ..sweep import Sweep, load_sweep
+from rich.console import Console
+from rich.text import Text
+
+from lnexp.claims.judge import undecidable
+from lnexp.config.shipped import find
+from lnexp.config.sweep import Sweep, load_sweep
+from lnexp.messages import amount, one_line
+from lnexp.results.axes import short_key, value_text
+from lnexp.runs.plan import Plan, PlannedRun, make_plan, placed
+from lnexp.terminal.sheet import Column, Sheet
+
+Weight = tuple[str, str, str]  # name, shape, std
+MOST = 20  # lines of combinations
+# Axes that have a column, and a word in a title, of their own.
+SHOWN = (
+    "model.placement", "model.residual", "model.depth", "model.width", "train.precision",
+)  # fmt: skip
+TOLD = ("model.placement", "model.residual", "model.depth", "model.width", "model.init")
+UNITS = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
+
+
+def print_plan(plan: dict[str, Any], console: Console | None = None) -> None:
+    """Grid, texts, models, norms and initialisation of one sweep."""
+    console = console or Console(highlight=False)
+    title = one_line(f"{plan['name']}: {plan['question']}".rstrip(": "))
+    console.print(Text(title, style="bold"))
+    for line in _grid(plan):
+        console.print(Text(line))
+    console.print()
+    console.print(_models(plan["models"]))
+    # Models that start alike share a table: placement changes neither draw nor shape.
+    # Nor does depth, where only the number of tensors differs.
+    starts: dict[tuple[Weight, ...], list[dict[str, Any]]] = {}
+    for model in plan["models"]:
+        starts.setdefault(tuple(_weights(model)), []).append(model)
+    for weights, models in starts.items():
+        console.print(_init(weights, models))
+
+
+def _grid(plan: dict[str, Any]) -> Iterator[str]:
+    for key, values in plan["axes"].items():
+        yield f"  {key}: {', '.join(map(value_text, values))}"
+    yield from _cases(plan)
+    yield f"  {amount(plan['runs'], 'run')}; {amount(plan['seeds'], 'seed')}"
+    for text in plan["texts"]:
+        yield (
+            f"  text {text['sha256'][:8]}: {text['training']:,} letters to train on, "
+            f"{text['validation']:,} to validate, {text['letters']} different"
+        )
+        yield (
+            f"  ln V {text['ln_v']:.4f}, H1 {text['h1']:.4f}, H2 {text['h2']:.4f}, "
+            f"floor {text['floor']:.4f} nats"
+        )
+    for note in plan["notes"]:
+        yield f"  note: {note}"
+
+
+def _cases(plan: dict[str, Any]) -> Iterator[str]:
+    """Which values stand together, where not each stands with each: a line for all but the
+    longest axis."""
+    found, axes = plan["combinations"], plan["axes"]
+    if len(found) == prod(map(len, axes.values())):
+        return
+    longest = max(axes, key=lambda key: len(axes[key]))
+    held: dict[str, list[str]] = {}
+    for one in found:
+        rest = [f"{short_key(key)} {value_text(one[key])}" for key in axes if key != longest]
+        values = held.setdefault(", ".join(rest), [])
+        values.append(value_text(one[longest]))
+    yield f"  {amount(len(found), 'combination')}, not every value with every other:"
+    lines = [
+        f"    {f'{rest}: ' if rest else ''}{short_key(longest)} {', '.join(values)}"
+        for rest, values in held.items()
+    ]
+    yield from lines[:MOST]
+    if len(lines) > MOST:
+        yield f"    and {len(lines) - MOST} more (--json has all)"
+
+
+def _title(model: dict[str, Any], depth: bool = True) -> str:
+    """What tells the model from others of its sweep."""
+    words = [model["init"], model["placement"]]
+    words += [] if model["residual"] else ["no residual"]
+    words += [
+        f"{short_key(key)} {value_text(value)}"
+        for key, value in model["settings"].items()
+        if key not in TOLD
+    ]
+    words.append(f"width {model['width']}")
+    return ", ".join(words + [f"depth {model['depth']}"] * depth)
+
+
+def _titles(models: list[dict[str, Any]]) -> str:
+    """Each title once; models that differ in depth alone share one."""
+    depths: dict[str, list[str]] = {}
+    for model in models:
+        of = depths.setdefault(_title(model, depth=False), [])
+        if str(model["depth"]) not in of:
+            of.append(str(model["depth"]))
+    return "; ".join(f"{title}, depth {', '.join(of)}" for title, of in depths.items())
+
+
+def _models(models: list[dict[str, Any]]) -> Sheet:
+    def spare(name: str, rank: int) -> int:
+        """What is the same in every row may go."""
+        return rank if len({m[name] for m in models}) < 2 else 0
+
+    def column(head: str, form: Any, number: bool = True, rank: int = 0) -> Column:
+        return Column(head, [form(m) for m in models], number=number, rank=rank)
+
+    swept = [key for key in models[0]["settings"] if key not in SHOWN] if models else []
+    return Sheet(
+        "Models",
+        [
+            *(
+                column(short_key(key), lambda m, k=key: value_text(m["settings"][k]), number=False)
+                for key in swept
+            ),
+            column("placement", lambda m: m["placement"], number=False, rank=spare("placement", 4)),
+            column(
+                "residual",
+                lambda m: value_text(m["residual"]),
+                number=False,
+                rank=spare("residual", 5),
+            ),
+            column("precision", lambda m: m["precision"], number=False, rank=spare("precision", 6)),
+            column("depth", lambda m: str(m["depth"])),
+            column("width", lambda m: str(m["width"]), rank=spare("width", 3)),
+            column("runs", lambda m: str(m["runs"])),
+            column("parameters", lambda m: f"{m['parameters']:,}"),
+            column("in norms", lambda m: f"{m['norm_parameters']:,}", rank=2),
+            column("FLOPs/step", lambda m: _scaled(m["flops_per_step"])),
+            column("all FLOPs", lambda m: _scaled(m["flops"]), rank=7),
+            column("memory", lambda m: f"{m['bytes'] / 2**20:,.0f} MiB", rank=1),
+            column("s/step", lambda m: _seconds(m["seconds_per_step"])),
+            column("time", lambda m: _time(m["seconds"])),
+        ],
+        [
+            *dict.fromkeys(f"{_title(m)}: {_norms(m)}" for m in models),
+            *_recomputed([m for m in models if m["checkpointing"] != "off"]),
+            *_timing(models),
+        ],
+        whole="--json",
+    )
+
+
+def _recomputed(models: list[dict[str, Any]]) -> Iterator[str]:
+    if models:
+        kept = ", ".join(f"{m['bytes_without_checkpointing'] / 2**20:,.0f}" for m in models)
+        yield (
+            f"{_titles(models)}: backward computes each block again (train.checkpointing); keeping "
+            f"what it made would take {kept} MiB"
+        )
+
+
+def _timing(models: list[dict[str, Any]]) -> Iterator[str]:
+    yield (
+        "memory: of a run's process. time: of all its runs one after the other, each on a core of "
+        "its own, from steps of shallow models timed now"
+    )
+    missing = sum(m["seconds_per_step"] is None for m in models)
+    if missing:
+        yield (
+            f"no time for {missing} of {amount(len(models), 'model')}: compiled, or timing all "
+            "of them would take longer than a plan may"
+        )
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
+def _time(seconds: float | None) -> str:
+    """'45 s', '12 min', '3.5 h'"""
+    if seconds is None:
+        return ""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.{int(seconds < 10 * size)}f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+
+
+def _norms(model: dict[str, Any]) -> str:
+    sizes: dict[tuple[str, float | None, int], int] = {}
+    for n in model["norms"]:
+        size = (n["kind"], n["eps"], n["parameters"])
+        sizes[size] = sizes.get(size, 0) + 1
+    return (
+        ", ".join(
+            f"{count} x {kind}, {'no eps' if eps is None else f'eps {value_text(eps)}'}, "
+            f"{parameters:,} parameters each"
+            for (kind, eps, parameters), count in sizes.items()
+        )
+        or "no norm"
+    )
+
+
+def _weights(model: dict[str, Any]) -> dict[Weight, int]:
+    """Kinds of weight and how many of each; the blocks share theirs."""
+    kinds: dict[Weight, int] = {}
+    for w in model["init_std"]:
+        parts = w["weight"].split(".")
+        name = ".".join("*" if part.isdigit() else part for part in parts if part != "body")
+        key = (name, " x ".join(map(str, w["shape"])), f"{w['std']:.4g}")
+        kinds[key] = kinds.get(key, 0) + 1
+    return kinds
+
+
+def _init(weights: Sequence[Weight], models: list[dict[str, Any]]) -> Sheet:
+    """One line a kind of weight; where models differ in how many there are, all counts."""
+    counted = [_weights(model) for model in models]
+    counts = [
+        ", ".join(dict.fromkeys(str(kinds[weight]) for kinds in counted)) for weight in weights
+    ]
+    names, shapes, stds = (list(column) for column in zip(*weights, strict=True))
+    return Sheet(
+        f"Initialisation: {_titles(models)}",
+        [
+            Column("weight", names),
+            Column("shape", shapes, number=True),
+            Column("std", stds, number=True),
+            Column("tensors", counts, number=True),
+        ],
+    )
+
+
+def _scaled(value: float) -> str:
+    for unit, size in UNITS:
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:g}"
+
+
+# lnexp plan: what would run, without training.
+
 
 if TYPE_CHECKING:
-    from ..runs.forecast import Stopwatch
+    from lnexp.runs.forecast import Stopwatch
 
 
 def plans(configs: list[str], overrides: Sequence[str]) -> list[Plan]:
     """The plans of all configs, each checked whole. Raises UserError with all problems."""
-    from ..errors import UserError
+    from lnexp.messages import UserError
 
     problems: list[str] = []
     made: list[Plan] = []
@@ -45,7 +276,6 @@ def _named(one: str, other: str) -> str:
 
 
 def plan(configs: list[str], overrides: Sequence[str], as_json: bool) -> None:
-    from ..present.plan import print_plan
 
     made = plans(configs, overrides)
     described = [describe(item) for item in made]
@@ -80,9 +310,9 @@ def combinations(item: Plan) -> list[dict[str, Any]]:
 
 def _costs(item: Plan, runs: list[PlannedRun], stopwatch: "Stopwatch") -> dict[str, Any]:
     """Memory and time of runs of one model, one at a time."""
-    from ..model.memory import peak_bytes
-    from ..runs.machine import share
-    from ..train.recompute import recomputes
+    from lnexp.model.memory import peak_bytes
+    from lnexp.runs.local import share
+    from lnexp.train.blocks import recomputes
 
     run = runs[0]
 
@@ -104,8 +334,8 @@ def _costs(item: Plan, runs: list[PlannedRun], stopwatch: "Stopwatch") -> dict[s
 
 def describe(item: Plan) -> dict:
     """The plan as plain data, an architecture once however many points share it."""
-    from ..model.check import step_flops
-    from ..runs.forecast import Stopwatch
+    from lnexp.model.check import step_flops
+    from lnexp.runs.forecast import Stopwatch
 
     groups: dict[tuple, list[PlannedRun]] = {}
     for run in item.runs:

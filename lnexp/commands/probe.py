@@ -7,22 +7,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..analysis.laws import Judged
-from ..analysis.load import Results, load
-from ..analysis.probe import Profile, judged, profiles
-from ..console import say
-from ..lab.measure import measure
-from ..lab.probe import TABLE, probe_plan, probe_rows
-from ..lines import amount
-from ..proberow import ProbeRow
-from ..runs.execute import is_done
-from ..runs.local import Executor
-from ..runs.plan import Plan
-from ..runs.rundir import strict_json
-from .boundary import one
-from .lab import at_work, write_rows
-from .read import step_numbers
-from .resumable import resumable
+from lnexp.commands.boundary import one
+from lnexp.commands.jobs import resumable
+from lnexp.commands.read import step_numbers
+from lnexp.commands.training import at_work, write_rows
+from lnexp.lab.measure import measure
+from lnexp.lab.schemas import ProbeRow
+from lnexp.messages import amount, say
+from lnexp.probe.laws import Judged
+from lnexp.probe.reading import Profile, judged, profiles
+from lnexp.probe.work import TABLE, probe_plan, probe_rows
+from lnexp.results.load import Results, load
+from lnexp.runs.execute import is_done
+from lnexp.runs.local import Executor
+from lnexp.runs.plan import Plan
+from lnexp.runs.rundir import strict_json
 
 PICTURES = ("gradient_by_layer", "stream_by_layer", "matrix_by_layer", "branch_by_layer")
 
@@ -77,7 +76,7 @@ def _draw(
 ) -> tuple[list[Path], list[str]]:
     """The pictures, and what could not be drawn."""
     os.environ["MPLBACKEND"] = "Agg"  # matplotlib fails at import where it names no backend
-    from ..present.plots import plot_sweep
+    from lnexp.figures.plots import plot_sweep
 
     undrawn: list[str] = []
     written = plot_sweep(
@@ -120,7 +119,7 @@ def _print_tables(
 ) -> None:
     from rich.console import Console
 
-    from ..present.probe import sheets
+    from lnexp.probe.show import sheets
 
     console = Console(highlight=False)
     for sheet in sheets(plan.sweep.name, cells, laws, steps):

@@ -1,42 +1,88 @@
-"""lnexp show and lnexp plot: from the CSVs alone, without torch."""
+"""lnexp show, plot and explain: from the CSVs alone, without torch."""
 
 import os
 import sys
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.live import Live
 
-from ..analysis.claims import ClaimResult
-from ..analysis.load import Results, load
-from ..errors import UserError
-from ..lines import one_line
+from lnexp.commands.jobs import INTERRUPTED
+from lnexp.messages import UserError, one_line
+from lnexp.results.load import Results, find_run, load
+from lnexp.results.runs_csv import is_locked
+from lnexp.terminal.live import ASCII_BARS, BARS, live
 
-Judged = dict[str, list[ClaimResult]]
+if TYPE_CHECKING:
+    from lnexp.claims.judge import ClaimResult
+
+SECONDS = 1.0  # between two looks
+SHARE = 5  # reading takes at most one part in so many of the time
+
+
+def follow(path: Path) -> int:
+    """lnexp show --watch: until no sweep there is in training any more; then the ordinary tables.
+
+    Exit code: 0 the training ended, 130 interrupted.
+    """
+    if not sys.stdout.isatty():
+        raise UserError("--watch redraws a terminal, which standard output is not; leave it out")
+    console = Console(highlight=False)
+    bars = BARS if can_print(BARS, console.encoding) else ASCII_BARS
+    results, running = load(path), True
+    try:
+        with Live(console=console, auto_refresh=False, vertical_overflow="crop") as screen:
+            while running:
+                running = in_training(results)
+                began = time.monotonic()
+                results = load(path)  # after the look at the lock: what it ended with is there
+                screen.update(live(results, console.size.height, bars), refresh=True)
+                if running:
+                    time.sleep(max(SECONDS, SHARE * (time.monotonic() - began)))
+            screen.update("", refresh=True)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    print_tables(results)
+    return 0
+
+
+def in_training(results: Results) -> bool:
+    """Whether a process works on one of the sweeps."""
+    firsts = results.runs.drop_duplicates("sweep")["folder"]
+    return any(is_locked(Path(folder).parent.parent) for folder in firsts)
+
+
+def can_print(letters: str, encoding: str) -> bool:
+    try:
+        letters.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
 
 
 def print_tables(results: Results) -> None:
-    from ..present.tables import tables
+    from lnexp.terminal.summary import tables
 
     Console(highlight=False).print(tables(results))
 
 
-def print_claims(results: Judged) -> None:
+def print_claims(results: "dict[str, list[ClaimResult]]") -> None:
     if results:
-        from ..present.claims import claims_table
+        from lnexp.claims.show import claims_table
 
         Console(highlight=False).print(claims_table(results))
 
 
 def show(path: Path, formats: list[str], claims: bool, watch: bool) -> int:
     """Exit code: 0 done, 130 interrupted while watching."""
-    from ..present import tables
+    from lnexp.terminal import summary
 
     asked = [*formats, *["claims"] * claims, *["watch"] * watch]
     if len(formats) > 1 or (watch and len(asked) > 1):
         raise UserError(f"--{' --'.join(asked)}: write one of them")
     if watch:
-        from .watch import watch as follow
-
         return follow(path)
     results = load(path)
     if claims:
@@ -44,19 +90,19 @@ def show(path: Path, formats: list[str], claims: bool, watch: bool) -> int:
         return 0
     match formats:
         case ["json"]:
-            print(tables.as_json(results), end="")
+            print(summary.as_json(results), end="")
         case ["csv"]:
-            print(tables.as_csv(results.runs), end="")
+            print(summary.as_csv(results.runs), end="")
         case ["tex"]:
-            print(tables.as_tex(results), end="")
+            print(summary.as_tex(results), end="")
         case _:
             print_tables(results)
     return 0
 
 
 def _show_claims(results: Results, formats: list[str]) -> None:
-    from ..present.claims import claims_json
-    from .claims import judged
+    from lnexp.claims.judge import judged
+    from lnexp.claims.show import claims_json
 
     if formats not in ([], ["json"]):
         raise UserError(f"--claims --{formats[0]}: claims are printed as a table or with --json")
@@ -82,7 +128,7 @@ def plot(
 ) -> int:
     """Exit code: 0 done, 1 a picture could not be made."""
     os.environ["MPLBACKEND"] = "Agg"  # matplotlib fails at import where it names no backend
-    from ..present.plots import plot_sweep
+    from lnexp.figures.plots import plot_sweep
 
     formats = _words(format_)
     kinds = None if kind is None else _words(kind)
@@ -135,3 +181,14 @@ def step_numbers(text: str) -> list[int]:
     if not all(word.isascii() and word.isdigit() and len(word) <= 18 for word in words):
         raise UserError(f"--steps {text}: write step numbers with commas: 0,5,20")
     return [int(word) for word in words]
+
+
+def explain(path: Path, json: bool) -> None:
+    from lnexp.explain.explain import explain as explain_run
+    from lnexp.explain.show import as_json, in_words
+
+    explanation = explain_run(find_run(path))
+    if json:
+        print(as_json(explanation), end="")
+    else:
+        Console(highlight=False).print(in_words(explanation))

@@ -3,11 +3,10 @@
 import time
 from pathlib import Path
 
-from ..analysis.load import Results, load
-from ..console import say
-from ..errors import UserError
-from .claims import judged
-from .resumable import INTERRUPTED
+from lnexp.claims.judge import judged
+from lnexp.commands.jobs import INTERRUPTED
+from lnexp.messages import UserError, say
+from lnexp.results.load import Results, load
 
 PAUSE = 2.0  # seconds between two looks at the results, and three times what a page took
 
@@ -20,8 +19,8 @@ def report(path: Path, html: Path | None, watch: bool, port: int | None) -> int:
         raise UserError(f"--port {port}: only with --watch")
     if watch:
         return _watch(path, port or 0)
-    from ..present.report.page import render, write
-    from ..present.report.stamp import stamp_of
+    from lnexp.report.page import render, write
+    from lnexp.report.runs import stamp_of
 
     results = load(path)
     newest = stamp_of(results, folders(path, results)).newest
@@ -44,10 +43,9 @@ def folders(path: Path, results: Results) -> dict[str, Path]:
 
 
 def _watch(path: Path, port: int) -> int:
-    from ..present.report.page import render
-    from ..present.report.runs import Remembering
-    from ..present.report.server import Served, serving
-    from ..present.report.stamp import stamp_of
+    from lnexp.report.page import render
+    from lnexp.report.runs import Remembering, stamp_of
+    from lnexp.report.server import Served, serving
 
     remembered, served = Remembering(), Served()
     told = set[str]()

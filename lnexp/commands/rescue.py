@@ -4,15 +4,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from ..analysis.load import find_run
-from ..console import say
-from ..lab.rescue import Rescue
-from ..labrows import RescueRow
-from ..lines import amount
-from ..runs.local import Executor
-from ..runs.rundir import strict_json
-from .lab import at_work, write_rows
-from .resumable import resumable
+from lnexp.commands.jobs import resumable
+from lnexp.commands.training import at_work, write_rows
+from lnexp.lab.schemas import RescueRow
+from lnexp.messages import amount, say
+from lnexp.rescue.work import Rescue
+from lnexp.results.load import find_run
+from lnexp.runs.local import Executor
+from lnexp.runs.rundir import strict_json
 
 
 @resumable
@@ -36,7 +35,7 @@ def rescue(
     else:
         from rich.console import Console
 
-        from ..present.rescue import sheet
+        from lnexp.rescue.reading import sheet
 
         Console(highlight=False).print(sheet(rows, saved.case.judgement.verdict))
     return work.exit_code()

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..config import Measure
-from ..ends import end_window
-from ..labrows import DriftRow
-from ..seeds import derive
-from ..train.loop import train
-from ..train.state import State, set_up
-from .subject import HALVES, Subject
+from lnexp.config.schema import Measure
+from lnexp.lab.schemas import DriftRow
+from lnexp.lab.subject import HALVES, Subject
+from lnexp.rows import end_window
+from lnexp.seeds import derive
+from lnexp.train.loop import train
+from lnexp.train.state import State, set_up
 
 EVERY = 10  # steps between two readings
 SHIFT = 0.5  # standard deviation of the shift, in units of a norm's output, and of ln scale

@@ -9,14 +9,13 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from ..console import say
-from ..labrows import TABLES
-from ..lines import amount
-from ..rows import header, line
-from ..runs.local import work, workers
-from ..runs.plan import Plan, PlannedRun
-from ..runs.rundir import read_status, write_atomically
-from .instruments import INSTRUMENTS, lines_of
+from lnexp.lab.instruments import INSTRUMENTS, lines_of
+from lnexp.lab.schemas import TABLES
+from lnexp.messages import amount, say
+from lnexp.rows import header, line
+from lnexp.runs.local import work, workers
+from lnexp.runs.plan import Plan, PlannedRun
+from lnexp.runs.rundir import read_status, write_atomically
 
 Lines = dict[str, list[str]]  # run -> its lines of a table
 

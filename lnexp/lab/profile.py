@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..errors import UserError
-from ..labrows import ProfileRow
-from ..measure.nonfinite import total
-from ..model.branches import Block
-from ..model.placements import PLACEMENTS, Seat
-from .subject import HALVES, Subject, ratio
+from lnexp.lab.schemas import ProfileRow
+from lnexp.lab.subject import HALVES, Subject, ratio
+from lnexp.measure.nonfinite import total
+from lnexp.messages import UserError
+from lnexp.model.branches import Block
+from lnexp.model.placements import PLACEMENTS, Seat
 
 __all__ = ["Reading", "figures", "power", "profile", "readings", "root"]
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..labrows import DepthRow, SampledSkipRow, SkipRow
-from ..model.gpt import GPT
-from .subject import Subject
+from lnexp.lab.schemas import DepthRow, SampledSkipRow, SkipRow
+from lnexp.lab.subject import Subject
+from lnexp.model.gpt import GPT
 
 COUNTS = 0.01  # nat: a block whose skipping changes the loss by more is one that counts
 SAMPLED, LETTERS = 16, 128

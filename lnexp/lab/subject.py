@@ -12,14 +12,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..config import RunConfig
-from ..data import Batches, Corpus
-from ..model.check import is_norm
-from ..model.gpt import GPT
-from ..model.init import build
-from ..rows import Part
-from ..runs.trained import load_trained
-from ..train.precision import PRECISIONS
+from lnexp.config.schema import RunConfig
+from lnexp.data import Batches, Corpus
+from lnexp.model.check import is_norm
+from lnexp.model.gpt import GPT
+from lnexp.model.init import build
+from lnexp.rows import Part
+from lnexp.runs.trained import load_trained
+from lnexp.train.precision import PRECISIONS
 
 CPU = torch.device("cpu")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ..rows import PARTS, Part
+from lnexp.rows import PARTS, Part
 
 # The matrices of a block: part -> (half, module, which third of a joint matrix).
 MATRICES: dict[Part, tuple[str, str, int | None]] = {

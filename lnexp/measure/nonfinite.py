@@ -7,7 +7,7 @@ from math import hypot, inf, isfinite, isnan, nan
 import torch
 from torch import Tensor
 
-from ..rows import EventRow, Phase
+from lnexp.rows import EventRow, Phase
 
 # One call for a list of tensors; a private name of torch, looked up here alone.
 _foreach_norm: Callable[..., tuple[Tensor, ...]] = getattr(torch, "_foreach_norm")  # noqa: B009

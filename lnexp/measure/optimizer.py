@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .local import local
-from .nonfinite import kind_of
-from .stats import describe, held
-from .watch import Birth
+from lnexp.measure.nonfinite import kind_of
+from lnexp.measure.tensors import describe, held, local
+from lnexp.origin.operations import Birth
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..config import Measure
-from ..layerrows import Column, LayerRows, Layout, Place
-from ..rows import EventRow
-from .forward import Reading
-from .groups import Matrix
-from .nonfinite import (
+from lnexp.config.schema import Measure
+from lnexp.measure.forward import Reading
+from lnexp.measure.groups import Matrix
+from lnexp.measure.nonfinite import (
     Gradients,
     flat_view,
     mended,
@@ -30,7 +28,8 @@ from .nonfinite import (
     total_norm,
     trusted,
 )
-from .optimizer import Underflow, underflow
+from lnexp.measure.optimizer import Underflow, underflow
+from lnexp.rows import Column, EventRow, LayerRows, Layout, Place
 
 
 def fetch(*groups: Tensor | Sequence[Tensor]) -> list[list[float]]:
@@ -293,3 +292,44 @@ class Probe:
     def _by_matrix(self, field: str, values: list[float]) -> None:
         if values:
             self._columns.append((field, self._matrix_places, values))
+
+
+# The probe of a large model: what can be is done in place, and memory is taken once.
+
+
+# Private names of torch, looked up here alone.
+_foreach_copy_: Callable[..., None] = getattr(torch, "_foreach_copy_")  # noqa: B009
+_foreach_sub_: Callable[..., None] = getattr(torch, "_foreach_sub_")  # noqa: B009
+
+
+class LargeProbe(Probe):
+    _copy: list[Tensor] | None = None
+    _finite = True  # the weights, when they were last looked at
+
+    def grads(self) -> list[Tensor]:
+        """A sparse gradient (of an embedding) as the dense one it stands for."""
+        return [g.to_dense() if g.is_sparse else g for g in super().grads()]
+
+    def whole(self, grads: Sequence[Tensor], due: bool) -> list[Tensor]:
+        return [] if due else [torch.linalg.vector_norm(stacked(norms(grads)).double())]
+
+    def weight_norm(self) -> float:
+        norm = total(self.weight_norms())
+        self._finite = isfinite(norm)
+        return norm
+
+    def copied(self) -> list[Tensor]:
+        """Into the same memory every time."""
+        if self._copy is None:
+            self._copy = super().copied()
+        else:
+            _foreach_copy_(self._copy, self.now())
+        return self._copy
+
+    def updates(self) -> list[Tensor]:
+        """With the opposite sign, in place of the copy; an autopsy of the update needs the copy."""
+        if not self._finite:
+            return super().updates()
+        _foreach_sub_(self.kept, self.now())
+        updates, self.kept = self.kept, []
+        return updates

@@ -8,11 +8,11 @@ from typing import cast
 import torch
 from torch import nn
 
-from ..config import Model, RunConfig
-from ..errors import UserError
-from .gpt import GPT
-from .init import draw_of, weights
-from .norms import NORMS
+from lnexp.config.schema import Model, RunConfig
+from lnexp.messages import UserError
+from lnexp.model.gpt import GPT
+from lnexp.model.init import draw_of, weights
+from lnexp.model.norms import NORMS
 
 NORM_TYPES = tuple(cast(type[nn.Module], norm.build) for norm in NORMS.values())
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config import Model
-from .branches import Sublayer
-from .norms import build_norm
-from .placements import PLACEMENTS, Seat
+from lnexp.config.schema import Model
+from lnexp.model.branches import Sublayer
+from lnexp.model.norms import build_norm
+from lnexp.model.placements import PLACEMENTS, Seat
 
 ACTIVATIONS = {"gelu": F.gelu, "relu": F.relu}
 

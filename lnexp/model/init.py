@@ -11,11 +11,11 @@ from math import sqrt
 import torch
 from torch import Tensor, nn
 
-from ..config import Model, resolved_embed_std
-from ..seeds import derive
-from .gpt import GPT, MLP, Attention, Embedding
-from .norms import ScaleNorm
-from .placements import PLACEMENTS
+from lnexp.config.schema import Model, resolved_embed_std
+from lnexp.model.gpt import GPT, MLP, Attention, Embedding
+from lnexp.model.norms import ScaleNorm
+from lnexp.model.placements import PLACEMENTS
+from lnexp.seeds import derive
 
 POSITION_STD = 0.02
 

@@ -14,9 +14,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 
-from ..config import RunConfig
-from .check import countable, on_meta
-from .gpt import GPT
+from lnexp.config.schema import RunConfig
+from lnexp.model.check import countable, on_meta
+from lnexp.model.gpt import GPT
 
 SAMPLED = 8  # blocks whose forward is looked at: a thousand would take seconds
 WEIGHTS = {"fp64": torch.float64, "fp16": torch.float16, "bf16": torch.bfloat16}

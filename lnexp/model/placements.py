@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import log, sqrt
 
-from .branches import Block, Branch, BypassBlock, DualBlock, Form, GainBlock
+from lnexp.model.branches import Block, Branch, BypassBlock, DualBlock, Form, GainBlock
 
 __all__ = ["PLACEMENTS", "Branch", "Placement", "Seat"]
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from ..config import RunConfig
-from ..errors import UserError
-from ..naming import NOT_IDENTITY
-from ..train.state import State
-from .rundir import write_atomically
+from lnexp.config.names import NOT_IDENTITY
+from lnexp.config.schema import RunConfig
+from lnexp.messages import UserError
+from lnexp.runs.rundir import write_atomically
+from lnexp.train.state import State
 
 NAME = "checkpoint.pt"
 SCHEMA = 1

@@ -17,14 +17,14 @@ from typing import Any
 
 from pebble import ProcessExpired
 
-from ..model.check import step_flops
-from ..sweep import dump
-from ..yamlfile import read
-from .interrupt import Interruption
-from .local import Crew, Executor, local
-from .plan import Plan, PlannedRun
-from .rundir import Status, last_row, read_status, strict_json, write_atomically
-from .worker import record_failure
+from lnexp.config.document import read
+from lnexp.config.sweep import dump
+from lnexp.model.check import step_flops
+from lnexp.runs.local import Crew, Executor, local
+from lnexp.runs.plan import Plan, PlannedRun
+from lnexp.runs.rundir import Status, last_row, read_status, strict_json, write_atomically
+from lnexp.runs.stop import Interruption
+from lnexp.runs.worker import record_failure
 
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 8.0  # to reach a step boundary and to write a snapshot; a slower run is killed

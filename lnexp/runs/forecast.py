@@ -10,12 +10,12 @@ from time import perf_counter, process_time
 
 import torch
 
-from ..config import RunConfig
-from ..data import Corpus
-from ..model.check import step_flops
-from ..train.loop import train, validation_loss
-from ..train.precision import PRECISIONS, product_rate
-from ..train.state import set_up
+from lnexp.config.schema import RunConfig
+from lnexp.data import Corpus
+from lnexp.model.check import step_flops
+from lnexp.train.loop import train, validation_loss
+from lnexp.train.precision import PRECISIONS, product_rate
+from lnexp.train.state import set_up
 
 SECONDS = 4.0  # for all shapes of a plan together
 DEPTHS = (1, 6)

@@ -1,21 +1,54 @@
-"""Workers on this machine: a pool of spawned processes, one a core."""
+"""The memory of this machine, and a run's share of it."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
+from math import inf
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import torch
 from pebble import ProcessPool
 
-from ..config import RunConfig
-from .interrupt import SIGNALS, deaf_children
-from .machine import share
-from .plan import PlannedRun
-from .stop import Lines, listen
-from .worker import train_run
+from lnexp.config.schema import RunConfig
+from lnexp.runs.plan import PlannedRun
+from lnexp.runs.stop import SIGNALS, Lines, deaf_children, listen
+from lnexp.runs.worker import train_run
+
+FIT = 0.8  # of its share: what a run needs is known within a quarter, and others are here too
+LIMITS = (  # what a container may take
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
+
+def memory(device: str) -> float:
+    """Bytes; inf where the system does not say."""
+    if device == "cuda":
+        return float(torch.cuda.get_device_properties(device).total_memory)
+    try:
+        whole = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):  # Windows
+        return inf
+    return min([whole, *(limit for path in LIMITS if (limit := _limit(path)))])
+
+
+def _limit(path: Path) -> float | None:
+    try:
+        return float(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):  # not here, or "max"
+        return None
+
+
+def share(device: str, at_once: float) -> float:
+    """Bytes that each of so many runs on this machine may take."""
+    return FIT * memory(device) / at_once
+
+
+# Workers on this machine: a pool of spawned processes, one a core.
 
 
 @dataclass(frozen=True)

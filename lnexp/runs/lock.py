@@ -10,8 +10,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from ..errors import UserError
-from .rundir import strict_json, write_atomically
+from lnexp.messages import UserError
+from lnexp.runs.rundir import strict_json, write_atomically
 
 
 @contextmanager

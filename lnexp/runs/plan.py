@@ -7,22 +7,15 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from ..config import Data, Model, RunConfig, Train
-from ..data import Corpus, load, short_splits
-from ..errors import UserError
-from ..lines import refusal
-from ..model.check import Architecture, architecture
-from ..naming import run_name
-from ..rules import show
-from ..sweep import Point, Sweep
-from ..train.compiled import compile_problem
-from ..train.precision import (
-    SLOW,
-    device_problem,
-    precision_problem,
-    resolve_device,
-    slowness,
-)
+from lnexp.config.names import run_name
+from lnexp.config.rules import show
+from lnexp.config.schema import Data, Model, RunConfig, Train
+from lnexp.config.sweep import Point, Sweep
+from lnexp.data import Corpus, load, short_splits
+from lnexp.messages import UserError, refusal
+from lnexp.model.check import Architecture, architecture
+from lnexp.train.blocks import compile_problem
+from lnexp.train.precision import SLOW, device_problem, precision_problem, resolve_device, slowness
 
 T = TypeVar("T")
 

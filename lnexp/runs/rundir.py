@@ -14,9 +14,8 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal, Self, TextIO
 
-from ..errors import UserError
-from ..layerrows import LayerRows
-from ..rows import EventRow, LayerRow, Record, StepRow, header, line
+from lnexp.messages import UserError
+from lnexp.rows import EventRow, LayerRow, LayerRows, Record, StepRow, header, line
 
 SCHEMA = 1
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from ..config import RunConfig
-from ..errors import UserError
-from ..model.gpt import GPT
-from ..model.init import build
-from ..yamlfile import read
-from . import checkpoint
-from .rundir import read_status
+from lnexp.config.document import read
+from lnexp.config.schema import RunConfig
+from lnexp.messages import UserError
+from lnexp.model.gpt import GPT
+from lnexp.model.init import build
+from lnexp.runs import checkpoint
+from lnexp.runs.rundir import read_status
 
 
 @dataclass(frozen=True)

@@ -9,20 +9,20 @@ from traceback import format_exc
 
 import torch
 
-from ..config import Data, RunConfig
-from ..data import Corpus, load
-from ..errors import UserError
-from ..measure.optimizer import underflow
-from ..model.init import build
-from ..rows import cell
-from ..rules import show
-from ..sweep import dump, resolved
-from ..train.loop import train, validation_loss
-from ..train.state import State, set_up
-from . import checkpoint
-from .environment import environment
-from .rundir import RunDir, Status, last_row, write_atomically
-from .stop import asked
+from lnexp.config.rules import show
+from lnexp.config.schema import Data, RunConfig
+from lnexp.config.sweep import dump, resolved
+from lnexp.data import Corpus, load
+from lnexp.measure.optimizer import underflow
+from lnexp.messages import UserError
+from lnexp.model.init import build
+from lnexp.rows import cell
+from lnexp.runs import checkpoint
+from lnexp.runs.environment import environment
+from lnexp.runs.rundir import RunDir, Status, last_row, write_atomically
+from lnexp.runs.stop import asked
+from lnexp.train.loop import train, validation_loss
+from lnexp.train.state import State, set_up
 
 
 @lru_cache(maxsize=4)

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
-from ..measure.autopsy import Autopsy, examine
-from ..measure.nonfinite import Gradients
-from ..measure.probes import Probe
-from ..measure.update import of_update
-from ..model.gpt import GPT
-from .state import Forward, State
+from lnexp.measure.nonfinite import Gradients
+from lnexp.measure.probes import Probe
+from lnexp.model.gpt import GPT
+from lnexp.origin.autopsy import Autopsy, examine
+from lnexp.origin.update import of_update
+from lnexp.train.state import Forward, State
 
 
 def examine_step(state: State, x_BT: Tensor, y_BT: Tensor, step: int) -> Autopsy:

@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..measure.autopsy import Autopsy
-from ..measure.nonfinite import MOST_SKIPS, Gradients, gradient_events, nonfinite_events
-from ..rows import EventRow, Record, StepRow
-from .failure import examine_step, examine_update
-from .flat import Flat
-from .flatprobe import FlatProbe
-from .optim import lr_at
-from .state import State
+from lnexp.measure.nonfinite import MOST_SKIPS, Gradients, gradient_events, nonfinite_events
+from lnexp.origin.autopsy import Autopsy
+from lnexp.rows import EventRow, Record, StepRow
+from lnexp.train.failure import examine_step, examine_update
+from lnexp.train.flat import Flat, FlatProbe
+from lnexp.train.optim import lr_at
+from lnexp.train.state import State
 
 CLIP_EPS = 1e-6  # as in torch's clip_grad_norm_
 Batch = tuple[Tensor, Tensor]  # ids and targets, BT each

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ..config import Train
+from lnexp.config.schema import Train
 
 SCHEDULES: dict[str, Callable[[float], float]] = {  # share of the run after warm-up -> factor
     "constant": lambda p: 1.0,

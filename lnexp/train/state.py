@@ -13,18 +13,15 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from ..config import RunConfig
-from ..data import Batches, Corpus, unigram_nll
-from ..model.gpt import GPT
-from ..model.init import build
-from ..model.memory import peak_bytes
-from .compiled import compiled
-from .optim import new_optimizer
-from .precision import PRECISIONS, Format
-from .recompute import recomputed, recomputes
-from .running import RunningStatistics
-from .scaling import LossScale
-from .streams import DropoutStream
+from lnexp.config.schema import RunConfig
+from lnexp.data import Batches, Corpus, unigram_nll
+from lnexp.model.gpt import GPT
+from lnexp.model.init import build
+from lnexp.model.memory import peak_bytes
+from lnexp.train.blocks import compiled, recomputed, recomputes
+from lnexp.train.optim import new_optimizer
+from lnexp.train.precision import PRECISIONS, Format, LossScale
+from lnexp.train.rewind import DropoutStream, RunningStatistics
 
 Forward = Callable[[Tensor], Tensor]  # ids BT -> logits BTV
 

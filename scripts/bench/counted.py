@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 from train import Corpus
 
-from lnexp.config import RunConfig
+from lnexp.config.schema import RunConfig
 from lnexp.data import Batches
 from lnexp.model.init import build
 

@@ -16,7 +16,7 @@ import train as bench
 from torch import Tensor
 
 from lnexp.measure import probes
-from lnexp.train import flatprobe
+from lnexp.train import flat as flatprobe
 from lnexp.train.loop import train
 from lnexp.train.state import set_up
 

@@ -23,7 +23,7 @@ from counted import Counted, flops, inner, passes, replay, step_of, work
 from profiled import KINDS, profiled
 
 from lnexp.model.check import step_flops
-from lnexp.train.compiled import compile_problem
+from lnexp.train.blocks import compile_problem
 
 SQUARES = (512, 1024, 2048)
 COPIED = 2**26  # elements

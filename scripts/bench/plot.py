@@ -21,11 +21,11 @@ from unittest import mock
 import numpy as np
 import yaml
 
-from lnexp.analysis import stored
-from lnexp.analysis.load import Results, load
-from lnexp.analysis.stored import SETTLED
 from lnexp.commands.read import plot
-from lnexp.config import Model, RunConfig, Train
+from lnexp.config.schema import Model, RunConfig, Train
+from lnexp.results import tables as stored
+from lnexp.results.load import Results, load
+from lnexp.results.tables import SETTLED
 from lnexp.rows import LayerRow, StepRow, header, line
 
 ENV = {"ln_v": 4.36, "h1": 3.25, "h2": 2.48, "floor": 2.48, "parameters": 1000, "tensors": 10}

@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from lnexp.analysis.load import load
-from lnexp.commands.choose import Choice
+from lnexp.commands.run import Choice
+from lnexp.config.sweep import load_sweep
+from lnexp.results.load import load
 from lnexp.runs.execute import write_index
 from lnexp.runs.plan import Plan, make_plan
 from lnexp.runs.worker import train_run
-from lnexp.sweep import load_sweep
 
 CONFIG = """
 data: {{source: markov, length: 20000}}

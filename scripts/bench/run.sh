@@ -32,7 +32,7 @@ printf '\n## start-up, seconds of five calls\n'
 for _ in 1 2 3 4 5; do
   "$python" -c 'import subprocess, sys, time
 began = time.perf_counter()
-subprocess.run([sys.executable, "-m", "lnexp.cli", "--help"], stdout=subprocess.DEVNULL, check=True)
+subprocess.run([sys.executable, "-m", "lnexp", "--help"], stdout=subprocess.DEVNULL, check=True)
 print(f"{time.perf_counter() - began:.2f}", end=" ")'
 done
 echo

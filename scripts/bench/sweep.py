@@ -55,7 +55,7 @@ def main() -> None:
         for i in range(rounds):
             for name, sweep, options in CASES:
                 out = str(Path(folder) / f"{i}-{name}")
-                words = ["-m", "lnexp.cli", "run", f"{sweep}.yaml", "-o", out, *options]
+                words = ["-m", "lnexp", "run", f"{sweep}.yaml", "-o", out, *options]
                 began = perf_counter()
                 subprocess.run(
                     [sys.executable, *words], cwd=folder, check=True, capture_output=True

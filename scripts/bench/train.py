@@ -21,7 +21,7 @@ from typing import Literal
 import torch
 from torch.nn import functional as F
 
-from lnexp.config import Data, Measure, Model, RunConfig, Train
+from lnexp.config.schema import Data, Measure, Model, RunConfig, Train
 from lnexp.data import Batches, Corpus, load
 from lnexp.model.init import build
 from lnexp.runs.rundir import RunDir

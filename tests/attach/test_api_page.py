@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 import lnexp
-
-from .loops import VOCABULARY, batches, encoder
+from tests.attach.loops import VOCABULARY, batches, encoder
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.S)
@@ -44,7 +43,7 @@ def test_the_examples_of_the_library_itself(tmp_path, monkeypatch, capsys):
 @pytest.mark.filterwarnings("default")
 def test_the_example_of_transformers(tmp_path, monkeypatch):
     transformers = pytest.importorskip("transformers")
-    from .test_hf import Data, gpt2
+    from tests.attach.test_hf import Data, gpt2
 
     monkeypatch.chdir(tmp_path)
     args = transformers.TrainingArguments(
@@ -59,7 +58,7 @@ def test_the_example_of_transformers(tmp_path, monkeypatch):
 @pytest.mark.filterwarnings("default")
 def test_the_example_of_lightning(tmp_path, monkeypatch):
     lightning = pytest.importorskip("lightning.pytorch")
-    from .test_lightning import Module
+    from tests.attach.test_lightning import Module
 
     monkeypatch.chdir(tmp_path)
     ids = torch.randint(VOCABULARY, (16, 8))

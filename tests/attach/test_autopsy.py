@@ -9,9 +9,17 @@ import torch
 from torch import nn
 
 import lnexp
-from lnexp.errors import UserError
-
-from .loops import batches, cross_entropy, encoder, hooks_of, origin, rows, separate, trained
+from lnexp.messages import UserError
+from tests.attach.loops import (
+    batches,
+    cross_entropy,
+    encoder,
+    hooks_of,
+    origin,
+    rows,
+    separate,
+    trained,
+)
 
 
 def state(model: nn.Module) -> list[torch.Tensor]:

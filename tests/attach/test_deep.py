@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 import lnexp
-from lnexp.analysis.explain import explain
-from lnexp.config import Data
+from lnexp.config.schema import Data
 from lnexp.data import Batches, load, unigram_nll
+from lnexp.explain.explain import explain
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,7 @@ transformers = pytest.importorskip("transformers")
 adapter = pytest.importorskip("lnexp.adapters.hf")
 
 import lnexp  # noqa: E402
-
-from .loops import hooks_of, origin, rows  # noqa: E402
+from tests.attach.loops import hooks_of, origin, rows  # noqa: E402
 
 SMALL = {"vocab_size": 60, "bos_token_id": 0, "eos_token_id": 0}
 

@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 lightning = pytest.importorskip("lightning.pytorch")
 adapter = pytest.importorskip("lnexp.adapters.lightning")
 
-from .loops import VOCABULARY, cross_entropy, encoder, hooks_of, origin, rows  # noqa: E402
+from tests.attach.loops import VOCABULARY, cross_entropy, encoder, hooks_of, origin, rows  # noqa: E402
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from lnexp.config import Model
-from lnexp.errors import UserError
+from lnexp.attach.places import places
+from lnexp.config.schema import Model
 from lnexp.measure.groups import place_of
-from lnexp.measure.places import places
+from lnexp.messages import UserError
 from lnexp.model.init import build
 
 

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from .loops import origin, rows
-from .processes import Case, averaged, in_processes, plain, replicated, sharded
+from tests.attach.loops import origin, rows
+from tests.attach.processes import Case, averaged, in_processes, plain, replicated, sharded
 
 pytestmark = pytest.mark.slow  # every process imports torch anew
 

@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 import lnexp
-from lnexp.errors import UserError
-
-from .loops import (
+from lnexp.messages import UserError
+from tests.attach.loops import (
     batches,
     cross_entropy,
     encoder,

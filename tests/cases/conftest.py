@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ..cli import Said, lnexp
-from ..runs.small import write_config
+from tests.cli import Said, lnexp
+from tests.runs.small import write_config
 
 
 class NoPool:

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lnexp.model.norms import NORMS, build_norm
-
-from .trained import (
+from tests.cases.trained import (
     BEFORE,
     PLACED,
     ROOTED,

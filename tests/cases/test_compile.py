@@ -10,12 +10,11 @@ import torch
 from torch._dynamo.utils import counters
 
 from lnexp.runs import checkpoint
-from lnexp.train.compiled import compile_problem, compiled
+from lnexp.train.blocks import compile_problem, compiled
 from lnexp.train.loop import train
-
-from ..cli import lnexp
-from .conftest import run_here
-from .trained import MARKOV, corpus, state_of
+from tests.cases.conftest import run_here
+from tests.cases.trained import MARKOV, corpus, state_of
+from tests.cli import lnexp
 
 # Torch's compiler warns while it traces, and hides that itself; as errors they would end it.
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from ..cli import lnexp
-from .conftest import run_here
+from tests.cases.conftest import run_here
+from tests.cli import lnexp
 
 DEEP = """
 name: deep

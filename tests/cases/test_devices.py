@@ -8,21 +8,20 @@ import numpy as np
 import pytest
 import torch
 
-from lnexp.config import Train
-from lnexp.errors import UserError
-from lnexp.present.grid import dress
-from lnexp.present.page import house_style
-from lnexp.present.plots import PICTURES
-from lnexp.present.subject import Sweep
+from lnexp.config.schema import Train
+from lnexp.figures.canvas import house_style
+from lnexp.figures.drawing import Sweep
+from lnexp.figures.plots import PICTURES
+from lnexp.messages import UserError
+from lnexp.results.axes import dress
 from lnexp.runs.environment import environment
 from lnexp.sample import Sampler, next_letter
 from lnexp.train.precision import PRECISIONS
-
-from ..cli import lnexp
-from ..present.plot_frames import Made, learning, norms
-from ..runs.small import write_config
-from .conftest import run_here
-from .trained import MARKOV, config, corpus, state_of, told
+from tests.cases.conftest import run_here
+from tests.cases.trained import MARKOV, config, corpus, state_of, told
+from tests.cli import lnexp
+from tests.figures.plot_frames import Made, learning, norms
+from tests.runs.small import write_config
 
 TINY = """
 data: {source: markov, length: 2000}

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from lnexp.analysis.load import load
 from lnexp.commands import read as command
-from lnexp.present import plots
-from lnexp.present.page import house_style
-from lnexp.present.plots import PICTURES, plot_sweep
-from lnexp.present.subject import Sweep
-from tests.analysis.folders import step_rows, write_points, write_run
+from lnexp.figures import plots
+from lnexp.figures.canvas import house_style
+from lnexp.figures.drawing import Sweep
+from lnexp.figures.plots import PICTURES, plot_sweep
+from lnexp.results.load import load
 from tests.cases.trained import SIZE, config, told
-from tests.present import plot_frames
+from tests.figures import plot_frames
+from tests.results.folders import step_rows, write_points, write_run
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lnexp.model.norms import NORMS
-
-from .trained import config, nonfinite, origin, records, state_of, told
+from tests.cases.trained import config, nonfinite, origin, records, state_of, told
 
 # ------------------------------------------------------- A2: eps of a norm
 

@@ -5,14 +5,13 @@ from math import sqrt
 import pytest
 import torch
 
-from lnexp.config import Data, Measure, Model, RunConfig, Train
+from lnexp.config.schema import Data, Measure, Model, RunConfig, Train
 from lnexp.data import load
 from lnexp.model.init import build, weights
 from lnexp.train.loop import train
 from lnexp.train.state import set_up
-
-from ..cli import lnexp
-from ..runs.small import write_config
+from tests.cli import lnexp
+from tests.runs.small import write_config
 
 PLAN = """
 data: {source: markov, length: 2000}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from .trained import events, hooked, nonfinite, origin, records, state_of
+from tests.cases.trained import events, hooked, nonfinite, origin, records, state_of
 
 PLACES = [
     "embed", "blocks.0.attn.before", "blocks.1.attn.body.wqkv", "blocks.1.attn.body",

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lnexp.config import Data, Measure, Model, RunConfig, Train
+from lnexp.config.schema import Data, Measure, Model, RunConfig, Train
 from lnexp.data import Corpus, load
 from lnexp.measure.forward import ForwardProbe
 from lnexp.model import gpt

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lnexp.progress import Progress
-
-from ..cli import Said, lnexp
-from ..runs.small import SMALL, files, rows, write_config
-from .conftest import run_here
+from lnexp.terminal.progress import Progress
+from tests.cases.conftest import run_here
+from tests.cli import Said, lnexp
+from tests.runs.small import SMALL, files, rows, write_config
 
 TWO_RUNS = SMALL.replace("steps: 12", "steps: 4").replace(", model.dropout: [0.0, 0.1]", "")
 TWO_RUNS = TWO_RUNS.replace("seeds: [0, 1]", "seeds: [0]")

@@ -7,8 +7,7 @@ import torch
 
 from lnexp.measure.nonfinite import MOST_SKIPS
 from lnexp.train.loop import train
-
-from .trained import (
+from tests.cases.trained import (  # fmt: skip
     Told,
     config,
     events,
@@ -19,7 +18,7 @@ from .trained import (
     state_of,
     tensors,
     told,
-)  # fmt: skip
+)
 
 # ------------------------------------------------------- A5: skips
 

@@ -2,12 +2,11 @@
 
 import pytest
 
-from lnexp.config import Model
-from lnexp.errors import UserError
+from lnexp.config.schema import Model
+from lnexp.config.sweep import load_sweep
+from lnexp.messages import UserError
 from lnexp.model.check import architecture
-from lnexp.sweep import load_sweep
-
-from ..runs.small import write_config
+from tests.runs.small import write_config
 
 REMEDY = "width must be a multiple of heads; list the pairs that fit under cases:"
 

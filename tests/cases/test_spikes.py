@@ -6,11 +6,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from lnexp.config import Data
+from lnexp.config.schema import Data
 from lnexp.train import loop
 from lnexp.train.optim import lr_at
-
-from .trained import Told, config, told
+from tests.cases.trained import Told, config, told
 
 # ------------------------------------------------------- (a) subnormal numbers
 

@@ -5,11 +5,10 @@ from itertools import product
 import pytest
 import yaml
 
-from lnexp.analysis.causes import VANISHING
-from lnexp.analysis.runfolder import COLUMNS
-from lnexp.config import Data
-
-from .trained import Told, config, read, records, state_of, told
+from lnexp.config.schema import Data
+from lnexp.results.causes import VANISHING
+from lnexp.results.run_folder import COLUMNS
+from tests.cases.trained import Told, config, read, records, state_of, told
 
 STEPS = 60
 NAMES = {"model.placement": "post", "model.init": "torch", "model.norm": "rmsnorm"}

@@ -10,10 +10,9 @@ import pytest
 
 from lnexp.rows import LayerRow, StepRow, header
 from lnexp.runs import checkpoint
-
-from ..cli import lnexp
-from ..runs.small import rows, write_config
-from .conftest import run_here
+from tests.cases.conftest import run_here
+from tests.cli import lnexp
+from tests.runs.small import rows, write_config
 
 FOUR = """
 data: {source: markov, length: 4000}

@@ -13,13 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lnexp import data
-from lnexp.config import Data
+from lnexp.config.schema import Data
 from lnexp.data import Batches, load, short_splits
-from lnexp.errors import UserError
-
-from ..cli import lnexp
-from ..runs.small import files, write_config
-from .conftest import run_here
+from lnexp.messages import UserError
+from tests.cases.conftest import run_here
+from tests.cli import lnexp
+from tests.runs.small import files, write_config
 
 TEXT = """
 data: {source: file, path: text.txt}

@@ -5,21 +5,19 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lnexp.analysis.load import load
-from lnexp.complaints import TOP, describe
-from lnexp.config import KEYS, SECTIONS
-from lnexp.errors import UserError
-from lnexp.lines import MOST
-from lnexp.present.page import house_style
-from lnexp.present.plots import PICTURES
-from lnexp.present.subject import Sweep
-from lnexp.rules import DEFAULTS
-from lnexp.sweep import load_sweep
-from lnexp.yamlfile import parse
-
-from ..cli import lnexp
-from ..runs.small import write_config
-from .conftest import run_here
+from lnexp.config.document import parse
+from lnexp.config.hints import TOP, describe
+from lnexp.config.rules import DEFAULTS
+from lnexp.config.schema import KEYS, SECTIONS
+from lnexp.config.sweep import load_sweep
+from lnexp.figures.canvas import house_style
+from lnexp.figures.drawing import Sweep
+from lnexp.figures.plots import PICTURES
+from lnexp.messages import MOST, UserError
+from lnexp.results.load import load
+from tests.cases.conftest import run_here
+from tests.cli import lnexp
+from tests.runs.small import write_config
 
 INTEGERS = [key for key in KEYS if describe(key).startswith("a whole number")]
 REALS = [key for key in KEYS if describe(key).startswith("a number")]

@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch import nn
 
-from lnexp.analysis.explain import Explanation, explain
-from lnexp.analysis.runfolder import read_run
-from lnexp.config import Data, Measure, Model, RunConfig, Train
+from lnexp.config.schema import Data, Measure, Model, RunConfig, Train
 from lnexp.data import Corpus, load
+from lnexp.explain.explain import Explanation, explain
+from lnexp.results.run_folder import read_run
 from lnexp.rows import EventRow, Record
 from lnexp.runs import worker
 from lnexp.train.loop import train

@@ -9,12 +9,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from lnexp.analysis.load import load
-from lnexp.exchange.names import LAYER_KEYS, STEP_KEYS
+from lnexp.exchange.vocabulary import LAYER_KEYS, STEP_KEYS
+from lnexp.results.load import load
 from lnexp.rows import EventRow, LayerRow, StepRow
-
-from ..analysis.folders import write_points, write_run
-from ..cli import lnexp
+from tests.cli import lnexp
+from tests.results.folders import write_points, write_run
 
 LOSSES = [4.0, 3.0, nan, inf]
 NORMS = [1.5, None, nan, -inf]
@@ -99,7 +98,7 @@ def test_an_export_never_writes_over_another(sweep, tmp_path):
 def test_an_unknown_format_and_a_missing_package_are_one_line_each(sweep, monkeypatch):
     said = lnexp("export", sweep, "--to", "csv")
     assert said.code == 2 and "tensorboard, wandb, parquet, json" in said.err
-    monkeypatch.setattr("lnexp.commands.export.find_spec", lambda name: None)
+    monkeypatch.setattr("lnexp.commands.exchange.find_spec", lambda name: None)
     said = lnexp("export", sweep, "--to", "wandb")
     assert said.code == 2
     assert said.err == 'export --to wandb needs wandb: pip install "lnexp[wandb]"\n'

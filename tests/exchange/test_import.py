@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from lnexp.analysis.baseline import constant_baseline
-from lnexp.analysis.load import load
-from lnexp.exchange.columns import as_rows
-from lnexp.exchange.logs import read_log
-from lnexp.present.plots import PICTURES
-from lnexp.present.subject import Sweep
-from lnexp.present.tables import as_tex
-
-from ..cli import lnexp
-from .logs import csv_log, loss_at, text_log, trainer_state
+from lnexp.exchange.logs import as_rows, read_log
+from lnexp.figures.drawing import Sweep
+from lnexp.figures.plots import PICTURES
+from lnexp.results.load import load
+from lnexp.results.verdicts import constant_baseline
+from lnexp.terminal.summary import as_tex
+from tests.cli import lnexp
+from tests.exchange.logs import csv_log, loss_at, text_log, trainer_state
 
 
 def rows_of(path: Path, **wishes: str):

@@ -8,17 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from lnexp.config import Model, RunConfig
-from lnexp.lab.batch import batch, change
+from lnexp.config.schema import Model, RunConfig
 from lnexp.lab.drift import distance, drift
-from lnexp.lab.norms import figures as norm_figures
-from lnexp.lab.norms import norms, undo_r2
+from lnexp.lab.instruments import batch, change, norms, undo_r2
+from lnexp.lab.instruments import figures as norm_figures
 from lnexp.lab.profile import figures, power, profile
 from lnexp.lab.skip import depth, skip
 from lnexp.lab.subject import Subject
 from lnexp.model.init import build
-
-from ..cases.trained import config, corpus, told
+from tests.cases.trained import config, corpus, told
 
 EXACT = 1e-9  # of figures taken in fp64
 

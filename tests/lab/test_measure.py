@@ -6,18 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from lnexp.errors import UserError
+from lnexp.config.sweep import load_sweep
 from lnexp.lab import measure as lab
 from lnexp.lab.instruments import INSTRUMENTS, lines_of
-from lnexp.labrows import TABLES, excluded
+from lnexp.lab.schemas import TABLES, excluded
+from lnexp.messages import UserError
 from lnexp.rows import header
 from lnexp.runs import worker
 from lnexp.runs.plan import make_plan
-from lnexp.sweep import load_sweep
-
-from ..cases.conftest import run_here
-from ..cli import lnexp
-from ..runs.small import train_here
+from tests.cases.conftest import run_here
+from tests.cli import lnexp
+from tests.runs.small import train_here
 
 TEXT = """
 question: a test

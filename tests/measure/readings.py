@@ -1,7 +1,7 @@
 """What a forward probe read, place by place."""
 
-from lnexp.layerrows import Place
 from lnexp.measure.forward import ForwardProbe
+from lnexp.rows import Place
 
 
 def readings(probe: ForwardProbe) -> dict[Place, dict[str, float]]:

@@ -10,7 +10,7 @@ from math import erf, log, sqrt
 import numpy as np
 from numpy import ndarray as Array
 
-from lnexp.config import Model
+from lnexp.config.schema import Model
 from lnexp.model.gpt import GPT, MLP, Attention
 
 NORMS_NP: dict[str, Callable[[Array, float], Array]] = {  # (x, eps), written from science 2

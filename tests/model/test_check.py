@@ -3,13 +3,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from lnexp.config import Model, RunConfig, Train
-from lnexp.model.check import (
-    architecture,
-    encoder_decoder_norms,
-    norm_parameters,
-    step_flops,
-)
+from lnexp.config.schema import Model, RunConfig, Train
+from lnexp.model.check import architecture, encoder_decoder_norms, norm_parameters, step_flops
 from lnexp.model.init import build
 
 

@@ -3,7 +3,7 @@ from math import sqrt
 import pytest
 import torch
 
-from lnexp.config import Model
+from lnexp.config.schema import Model
 from lnexp.model.init import build, draw_of, weights
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lnexp.config import Model
+from lnexp.config.schema import Model
 from lnexp.model.gpt import Attention, new_block
 
 

@@ -8,8 +8,8 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 
-from lnexp.config import Measure, Model, RunConfig, Train
-from lnexp.errors import UserError
+from lnexp.config.schema import Measure, Model, RunConfig, Train
+from lnexp.messages import UserError
 from lnexp.model.check import architecture
 from lnexp.model.init import build
 from lnexp.model.memory import (

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lnexp.config import Model
+from lnexp.config.schema import Model
 from lnexp.measure.forward import ForwardProbe
 from lnexp.model.branches import Branch, Form
 from lnexp.model.check import on_meta
@@ -19,9 +19,8 @@ from lnexp.model.gpt import GPT
 from lnexp.model.init import build
 from lnexp.model.norms import NORMS
 from lnexp.model.placements import PLACEMENTS
-
-from ..measure.readings import readings
-from .equations import EQUATIONS, NO_SKIP, network_np
+from tests.measure.readings import readings
+from tests.model.equations import EQUATIONS, NO_SKIP, network_np
 
 VOCABULARY = 23
 SMALL = {"depth": 2, "width": 16, "heads": 2, "context": 12}

@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from lnexp.config import Model
-from lnexp.model.batchnorms import BatchNorm, PowerNorm
+from lnexp.config.schema import Model
 from lnexp.model.check import is_norm
 from lnexp.model.init import build
-from lnexp.model.norms import NORMS, ScaleNorm, build_norm
-
-from .equations import NORMS_NP
+from lnexp.model.norms import NORMS, BatchNorm, PowerNorm, ScaleNorm, build_norm
+from tests.model.equations import NORMS_NP
 
 D = 8
 SHIFTED = [name for name in NORMS if name not in ("rmsnorm", "rmsnorm_plain", "scalenorm")]

@@ -6,17 +6,16 @@ from math import isfinite, sqrt
 import pytest
 import torch
 
-from lnexp.config import Data, Measure, Model, RunConfig, Train
+from lnexp.config.rules import WITHOUT_NORM, WITHOUT_SKIP, canonical, clashes
+from lnexp.config.schema import Data, Measure, Model, RunConfig, Train
 from lnexp.data import Corpus, load
 from lnexp.model.gpt import GPT
 from lnexp.model.init import build, draw_of, weights
 from lnexp.model.norms import NORMS
 from lnexp.model.placements import PLACEMENTS, Seat
-from lnexp.rules import WITHOUT_NORM, WITHOUT_SKIP, canonical, clashes
 from lnexp.train.loop import train
 from lnexp.train.state import State, set_up
-
-from .equations import NO_SKIP
+from tests.model.equations import NO_SKIP
 
 # ----------------------------------------------------------------------- constants
 

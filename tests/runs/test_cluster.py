@@ -18,10 +18,9 @@ from pathlib import Path
 import pytest
 
 from lnexp.rows import StepRow, header, line
-from lnexp.runs.remote import Change, Changes, apply, held
+from lnexp.runs.cluster import Change, Changes, apply, held
 from lnexp.runs.rundir import RunDir
-
-from .small import rows, write_config
+from tests.runs.small import rows, write_config
 
 without_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra ray")
 LONG = """
@@ -106,7 +105,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def begin(folder: Path, *words: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "lnexp.cli", "run", str(folder / "small.yaml")]
+    command = [sys.executable, "-m", "lnexp", "run", str(folder / "small.yaml")]
     out = ["-o", str(folder)]
     return subprocess.Popen(
         [*command, *out, *words], env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,

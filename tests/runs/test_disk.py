@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from lnexp.config.sweep import load_sweep
 from lnexp.runs import checkpoint, rundir
 from lnexp.runs.execute import is_done
 from lnexp.runs.plan import Plan, make_plan
 from lnexp.runs.rundir import read_status
-from lnexp.sweep import load_sweep
-
-from .small import SMALL, rows, train_here, write_config
+from tests.runs.small import SMALL, rows, train_here, write_config
 
 ONE = ("seeds=[0]", "model.dropout=[0.1]", "model.placement=[pre]")
 FULL = Path("/dev/full")  # no write to it succeeds (and no read ends: never for steps.csv)
@@ -96,7 +95,7 @@ def test_on_a_disk_that_fills_up_one_run_fails_and_the_others_stay_what_they_are
     words += " -s model.placement=[pre]"
     done = subprocess.run(
         ["unshare", "-rm", "sh", "-c", SCRIPT, "sh", "disk"]
-        + [sys.executable, "-m", "lnexp.cli", *words.split()],
+        + [sys.executable, "-m", "lnexp", *words.split()],
         cwd=tmp_path,
         capture_output=True,
         text=True,

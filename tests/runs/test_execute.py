@@ -9,17 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from lnexp.errors import UserError
+from lnexp.config.sweep import load_sweep
+from lnexp.messages import UserError
 from lnexp.rows import EventRow, LayerRow, StepRow, header
 from lnexp.runs import local, worker
 from lnexp.runs.execute import is_done, run_plan, write_index
 from lnexp.runs.lock import locked
 from lnexp.runs.plan import make_plan
 from lnexp.runs.rundir import read_status
-from lnexp.sweep import load_sweep
-
-from ..cases.conftest import run_here
-from .small import SMALL, files, rows, train_here, write_config
+from tests.cases.conftest import run_here
+from tests.runs.small import SMALL, files, rows, train_here, write_config
 
 
 @pytest.fixture(scope="module")
@@ -216,12 +215,12 @@ def test_a_damaged_snapshot_never_costs_the_table(tmp_path):
 
 def test_a_stream_that_is_closed_never_decides_whether_runs_train(tmp_path):
     write_config(tmp_path)
-    words = f"{sys.executable} -m lnexp.cli run small.yaml -j 1 -s seeds=[0] -s model.dropout=[0.0]"
+    words = f"{sys.executable} -m lnexp run small.yaml -j 1 -s seeds=[0] -s model.dropout=[0.0]"
     done = subprocess.run(["bash", "-c", f"{words} 2>&-"], cwd=tmp_path, capture_output=True)
     assert done.returncode == 0
     assert len(list(tmp_path.glob("results/small/runs/*/status.json"))) == 2
     full = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m lnexp.cli show results > /dev/full"],
+        ["bash", "-c", f"{sys.executable} -m lnexp show results > /dev/full"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -10,17 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from lnexp.config.sweep import load_sweep
 from lnexp.runs import checkpoint, execute, local
 from lnexp.runs.execute import Watcher, run_plan
-from lnexp.runs.interrupt import Interruption
 from lnexp.runs.plan import make_plan
 from lnexp.runs.rundir import last_row, read_status
-from lnexp.sweep import load_sweep
-
-from ..cases.conftest import run_here
-from ..cli import lnexp
-from .processes import group, needs_proc
-from .small import SMALL, rows, train_here, write_config
+from lnexp.runs.stop import Interruption
+from tests.cases.conftest import run_here
+from tests.cli import lnexp
+from tests.runs.processes import group, needs_proc
+from tests.runs.small import SMALL, rows, train_here, write_config
 
 LONG = SMALL.replace("steps: 12", "steps: 4000").replace(
     "sweep: {model.placement: [pre, post], model.dropout: [0.0, 0.1]}", "sweep: {}"
@@ -35,7 +34,7 @@ def sweep(tmp_path) -> Path:
 
 def start(folder: Path) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "lnexp.cli", "run", "small.yaml", "-j", "2"],
+        [sys.executable, "-m", "lnexp", "run", "small.yaml", "-j", "2"],
         cwd=folder,
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,

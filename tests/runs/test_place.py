@@ -6,11 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from lnexp.errors import UserError
+from lnexp.messages import UserError
 from lnexp.runs import cluster
-
-from ..cli import lnexp
-from .small import write_config
+from tests.cli import lnexp
+from tests.runs.small import write_config
 
 
 @pytest.mark.parametrize(

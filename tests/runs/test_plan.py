@@ -6,20 +6,19 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from lnexp.commands.plan import describe, plans
-from lnexp.config import Data, Model, RunConfig
+from lnexp.commands.plan import describe, plans, print_plan
+from lnexp.config.schema import Data, Model, RunConfig
+from lnexp.config.sweep import load_sweep
 from lnexp.data import load
-from lnexp.errors import UserError
+from lnexp.messages import UserError
 from lnexp.model.memory import peak_bytes
-from lnexp.present.plan import print_plan
-from lnexp.runs import forecast, local, machine
+from lnexp.runs import forecast, local
+from lnexp.runs import local as machine
 from lnexp.runs.execute import run_plan
 from lnexp.runs.forecast import Pace, Stopwatch
 from lnexp.runs.plan import make_plan
-from lnexp.sweep import load_sweep
-
-from ..cases.conftest import NoPool
-from .small import rows, write_config
+from tests.cases.conftest import NoPool
+from tests.runs.small import rows, write_config
 
 MARKOV = Data(source="markov", length=900)
 TINY = "data: {source: markov, length: 900}\nmodel: {depth: 1, width: 8, heads: 1, context: 8}\n"

@@ -6,18 +6,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lnexp.config import Data, Measure, Model, RunConfig, Train
+from lnexp.config.schema import Data, Measure, Model, RunConfig, Train
+from lnexp.config.sweep import load_sweep
 from lnexp.data import load
-from lnexp.errors import UserError
+from lnexp.messages import UserError
 from lnexp.rows import Record
 from lnexp.runs import checkpoint
 from lnexp.runs.plan import make_plan
 from lnexp.runs.rundir import read_status
-from lnexp.sweep import load_sweep
 from lnexp.train.loop import train
 from lnexp.train.state import State, set_up
-
-from .small import SMALL, rows, train_here, write_config
+from tests.runs.small import SMALL, rows, train_here, write_config
 
 CORPUS = load(Data(source="markov", length=4000))
 

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from lnexp.config.sweep import load_sweep
 from lnexp.runs.execute import is_done
 from lnexp.runs.plan import make_plan
 from lnexp.runs.rundir import last_row
-from lnexp.sweep import load_sweep
-
-from ..cli import lnexp
-from .processes import group, needs_proc
-from .small import SMALL, rows, train_here, write_config
+from tests.cli import lnexp
+from tests.runs.processes import group, needs_proc
+from tests.runs.small import SMALL, rows, train_here, write_config
 
 SIX = SMALL.replace("seeds: [0, 1]", "").replace(
     "model.dropout: [0.0, 0.1]", "train.precision: [fp32, fp16-mixed, bf16-mixed]"
@@ -53,7 +52,7 @@ def soak(folder: Path, wanted: dict[str, int], more: int, seed: int) -> int:
     draw, steps, kills = random.Random(seed), more, dict.fromkeys(wanted, 0)
     while any(kills[kind] < wanted[kind] for kind in wanted):
         process = subprocess.Popen(
-            [sys.executable, "-m", "lnexp.cli", *words(steps)],
+            [sys.executable, "-m", "lnexp", *words(steps)],
             cwd=folder,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -5,16 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from lnexp.commands.choose import Choice, ended_as
-from lnexp.errors import UserError
+from lnexp.commands.run import Choice, ended_as
+from lnexp.config.sweep import load_sweep
+from lnexp.messages import UserError
 from lnexp.runs.execute import is_done
 from lnexp.runs.plan import Plan, make_plan
 from lnexp.runs.rundir import read_status
-from lnexp.sweep import load_sweep
-
-from ..cases.conftest import run_here
-from ..cli import lnexp
-from .small import SMALL, files, rows, train_here, write_config
+from tests.cases.conftest import run_here
+from tests.cli import lnexp
+from tests.runs.small import SMALL, files, rows, train_here, write_config
 
 TWO = SMALL.replace("{model.placement: [pre, post], model.dropout: [0.0, 0.1]}", "{}").replace(
     "{depth: 2", "{dropout: 0.1, depth: 2"

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import torch
 
-from lnexp.config import RunConfig
+from lnexp.config.schema import RunConfig
+from lnexp.config.sweep import load_sweep
 from lnexp.runs import local, worker
 from lnexp.runs.plan import make_plan
 from lnexp.runs.rundir import Status, read_status
-from lnexp.sweep import load_sweep
 from lnexp.train.state import State, set_up
-
-from ..cases.conftest import run_here
-from ..cli import lnexp
-from .small import SMALL, rows, train_here, write_config
+from tests.cases.conftest import run_here
+from tests.cli import lnexp
+from tests.runs.small import SMALL, rows, train_here, write_config
 
 FIVE = SMALL.replace("[pre, post], model.dropout: [0.0, 0.1]", "[pre]").replace(
     "seeds: [0, 1]", "seeds: [0, 1, 2, 3, 4]"

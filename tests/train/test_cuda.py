@@ -15,8 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lnexp.rows import Record
 from lnexp.train.loop import train
 from lnexp.train.state import set_up
-
-from .test_loop import config, markov
+from tests.train.test_loop import config, markov
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

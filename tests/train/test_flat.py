@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from lnexp.config import Train
-from lnexp.train.flat import Flat
-from lnexp.train.flatprobe import rows
+from lnexp.config.schema import Train
+from lnexp.train.flat import Flat, rows
 from lnexp.train.optim import new_optimizer
 
 SIZES = [(3, 5), (32,), (32, 32), (), (96,), (7,), (64, 33), (1,), (128, 32)]

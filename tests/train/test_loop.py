@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lnexp.config import Data, Measure, Model, RunConfig, Seed, Train
+from lnexp.config.schema import Data, Measure, Model, RunConfig, Seed, Train
 from lnexp.data import Batches, Corpus, load
 from lnexp.model.init import build
 from lnexp.rows import Record

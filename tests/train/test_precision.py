@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from lnexp.config import Data, Measure, Model, RunConfig, Train
+from lnexp.config.schema import Data, Measure, Model, RunConfig, Train
 from lnexp.data import load
-from lnexp.measure.dtypes import observe
 from lnexp.measure.nonfinite import MOST_SKIPS
+from lnexp.runs.environment import observe
 from lnexp.train.loop import train
 from lnexp.train.precision import PRECISIONS, precision_problem
 from lnexp.train.state import State, set_up

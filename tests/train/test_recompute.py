@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lnexp.config import Data, Measure, Model, RunConfig, Train
+from lnexp.config.names import run_name
+from lnexp.config.schema import Data, Measure, Model, RunConfig, Train
 from lnexp.data import load
 from lnexp.model.memory import peak_bytes
-from lnexp.naming import run_name
 from lnexp.runs import checkpoint
 from lnexp.train.loop import train
 from lnexp.train.state import State, set_up

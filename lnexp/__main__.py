@@ -1,0 +1,3 @@
+from lnexp.cli import main
+
+main()

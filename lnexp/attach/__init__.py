@@ -1,0 +1,1 @@
+"""lnexp.watch: the same measuring in anybody's PyTorch training."""

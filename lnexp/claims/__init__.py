@@ -1,0 +1,1 @@
+"""Claims of a config: stated, judged by measurement, shown."""

@@ -1,0 +1,1 @@
+"""Pictures of a sweep, drawn from frames. Free of torch."""

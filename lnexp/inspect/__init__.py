@@ -1,0 +1,1 @@
+"""Anybody's model and checkpoint, looked at from outside."""

@@ -1,0 +1,1 @@
+"""Where a non-finite value was born: a step again, operation by operation."""

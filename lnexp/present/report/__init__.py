@@ -1,1 +1,0 @@
-"""One HTML file of a sweep: read offline, with every run in it. Never imports torch."""

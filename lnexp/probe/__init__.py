@@ -1,0 +1,1 @@
+"""lnexp probe: how readings change over depth, and what theory says."""

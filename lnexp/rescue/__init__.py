@@ -1,0 +1,1 @@
+"""lnexp rescue: a failed run again from before its failure, with one change each."""

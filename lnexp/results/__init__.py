@@ -1,0 +1,1 @@
+"""Run folders in, frames and verdicts out. Free of torch."""

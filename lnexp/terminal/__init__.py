@@ -1,0 +1,1 @@
+"""Tables and progress in the terminal."""
