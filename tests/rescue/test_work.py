@@ -21,7 +21,7 @@ from tests.runs.small import rows, write_config
 FRAGILE = """
 data: {source: markov, length: 4000}
 model: {depth: 3, width: 16, heads: 2, context: 16, placement: none, init: xavier, dropout: 0.1}
-train: {steps: 40, batch_size: 4, lr: 0.1, precision: fp16}
+train: {steps: 40, batch_size: 4, lr: 0.15, precision: fp16}
 measure: {snapshot_every: 1}
 seeds: [0]
 """

@@ -231,7 +231,7 @@ def test_a_folder_that_cannot_be_written_is_read_without_a_word(path, monkeypatc
 def test_two_readers_at_once_both_read_right(path):
     path.write_text(csv_text(LayerRow, ROWS * 5000))
     code = (
-        "import sys; from pathlib import Path; from lnexp.analysis import stored\n"
+        "import sys; from pathlib import Path; from lnexp.results import tables as stored\n"
         "from lnexp.rows import LayerRow\n"
         "stored.SETTLED = -1.0\n"
         "for _ in range(5):\n"
