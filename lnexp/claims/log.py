@@ -4,7 +4,6 @@ Free of torch and pandas, so that both halves may import it.
 """
 
 import json
-import os
 from collections.abc import Sequence
 from datetime import datetime
 from hashlib import sha256
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lnexp.claims.claims import Claim
+from lnexp.files import strict_json, write_whole
 
 FILE = "claims.json"
 BEFORE, AFTER = "stated before", "added after"
@@ -42,9 +42,7 @@ def record_claims(sweep: Path, claims: Sequence[Claim], now: datetime) -> None:
         kept = seen.get(digest, {**first, "runs_begun": begun})
         seen[digest] = {**kept, "id": claim.id}
     value = {"schema": 1, "sha256": claims_hash(claims), "claims": list(seen.values())}
-    draft = sweep / f"{FILE}.tmp"
-    draft.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(draft, sweep / FILE)
+    write_whole(sweep / FILE, strict_json(value))
 
 
 def stated(sweep: Path, claims: Sequence[Claim]) -> dict[str, str]:

@@ -1,13 +1,12 @@
 """Claims and how they came out: for the terminal and as JSON."""
 
-import json
 from collections.abc import Mapping, Sequence
-from math import inf, isfinite
 from typing import Any
 
 from rich.console import Group
 
 from lnexp.claims.judge import CellResult, ClaimResult, tally
+from lnexp.files import strict_json
 from lnexp.messages import one_line
 from lnexp.results.axes import setting_text, value_text
 from lnexp.terminal.sheet import Column, Sheet
@@ -29,7 +28,7 @@ def claims_json(judged: Mapping[str, Sequence[ClaimResult]]) -> str:
         sweep: {"tally": tally(results), "claims": [_record(result) for result in results]}
         for sweep, results in judged.items()
     }
-    return json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    return strict_json(value)
 
 
 def claims_sheets(sweep: str, results: Sequence[ClaimResult]) -> list[Sheet]:
@@ -102,23 +101,17 @@ def _record(result: ClaimResult) -> dict[str, Any]:
         "text": result.text,
         "cells": [
             {
-                "settings": {key: _strict(value) for key, value in cell.settings.items()},
+                "settings": {key: value for key, value in cell.settings.items()},
                 "steps": cell.steps,
                 "outcome": cell.outcome,
                 "hits": cell.finding.hits,
                 "of": cell.finding.of,
-                "estimate": _strict(cell.finding.estimate),
-                "low": _strict(cell.finding.low),
-                "high": _strict(cell.finding.high),
+                "estimate": cell.finding.estimate,
+                "low": cell.finding.low,
+                "high": cell.finding.high,
                 "text": cell.words,
                 "missing": cell.missing,
             }
             for cell in result.cells
         ],
     }
-
-
-def _strict(value: Any) -> Any:
-    if not isinstance(value, float) or isfinite(value):
-        return value
-    return "nan" if value != value else "inf" if value == inf else "-inf"

@@ -11,10 +11,10 @@ from lnexp.commands.jobs import resumable
 from lnexp.commands.training import at_work, write_rows
 from lnexp.config.shipped import find
 from lnexp.config.sweep import Sweep, load_sweep
+from lnexp.files import strict_json
 from lnexp.lab.schemas import BoundaryRow, RampRow
 from lnexp.messages import UserError, amount, say
 from lnexp.runs.local import Executor
-from lnexp.runs.rundir import strict_json
 
 KNOBS = (
     "train.lr", "train.adam_eps", "model.eps", "model.depth", "train.warmup", "model.init_scale",

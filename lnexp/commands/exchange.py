@@ -14,11 +14,12 @@ from lnexp.config.document import dump
 from lnexp.config.names import clean_name, wrong_name
 from lnexp.exchange.logs import Imported, Log, as_rows, read_log
 from lnexp.exchange.writers import WRITERS
+from lnexp.files import strict_json, write_whole
 from lnexp.messages import UserError, amount, one_line, say
 from lnexp.results.load import load
 from lnexp.rows import Record
 from lnexp.runs.lock import locked
-from lnexp.runs.rundir import RunDir, strict_json, write_atomically
+from lnexp.runs.rundir import RunDir
 
 
 def export(path: Path, to: str, out: Path | None) -> None:
@@ -71,8 +72,8 @@ def import_(
         told = {AXIS: f"{path} ({run})" if again else str(path)}
         _write(folder, path, log, made, baseline, told[AXIS])
         entry = {"run": run, "seed_init": 0, "seed_data": 0, "settings": told}
-        write_atomically(sweep / "points.json", strict_json({**points, "runs": [*others, entry]}))
-        write_atomically(sweep / "sweep.yaml", dump({"name": SWEEP, "question": QUESTION}))
+        write_whole(sweep / "points.json", strict_json({**points, "runs": [*others, entry]}))
+        write_whole(sweep / "sweep.yaml", dump({"name": SWEEP, "question": QUESTION}))
     for note in _notes(made):
         say(one_line(f"note: {note}"))
     row = load(folder).runs.iloc[0]
@@ -150,7 +151,7 @@ def _write(
         "steps_done": last.step + (first == 0),  # counted from 0, or from 1
         "seconds": last.seconds,
     }
-    write_atomically(folder / "status.json", strict_json(status))
+    write_whole(folder / "status.json", strict_json(status))
 
 
 def _notes(made: Imported) -> list[str]:

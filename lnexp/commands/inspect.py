@@ -10,12 +10,12 @@ import torch
 from rich.console import Console
 from torch import nn
 
+from lnexp.files import strict_json
 from lnexp.inspect.checkpoint_file import matched, read_checkpoint
 from lnexp.inspect.model import concerns
 from lnexp.inspect.model import inspect as look
 from lnexp.inspect.show import in_words
 from lnexp.messages import UserError, short
-from lnexp.runs.rundir import strict_json
 from lnexp.runs.trained import untrained
 from lnexp.train.optim import names_in_order
 

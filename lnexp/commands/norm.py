@@ -216,7 +216,7 @@ def norm(
 
 def _json(worked: Mapping[str, Sequence[tuple[str, Any]]], eps: Mapping[str, float], dtype: str):
     """Each norm's steps; a non-finite number is "nan", "inf" or "-inf"."""
-    from lnexp.runs.rundir import strict_json
+    from lnexp.files import strict_json
 
     return strict_json(
         {

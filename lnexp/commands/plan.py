@@ -1,8 +1,7 @@
 """A plan in the terminal."""
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
-from math import isfinite, prod
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -11,6 +10,7 @@ from rich.text import Text
 from lnexp.claims.judge import undecidable
 from lnexp.config.shipped import find
 from lnexp.config.sweep import Sweep, load_sweep
+from lnexp.files import plain, strict_json
 from lnexp.messages import amount, one_line
 from lnexp.results.axes import short_key, value_text
 from lnexp.runs.plan import Plan, PlannedRun, make_plan, placed
@@ -280,15 +280,10 @@ def plan(configs: list[str], overrides: Sequence[str], as_json: bool) -> None:
     made = plans(configs, overrides)
     described = [describe(item) for item in made]
     if as_json:
-        print(json.dumps(described, indent=1, allow_nan=False))
+        print(strict_json(described), end="")
         return
     for item in described:
         print_plan(item)
-
-
-def plain(value: Any) -> Any:
-    """Strict JSON has no infinity."""
-    return value if not isinstance(value, float) or isfinite(value) else str(value)
 
 
 def telling(axes: Iterable[str], groups: list[list[PlannedRun]]) -> list[str]:

@@ -11,6 +11,7 @@ from lnexp.commands.boundary import one
 from lnexp.commands.jobs import resumable
 from lnexp.commands.read import step_numbers
 from lnexp.commands.training import at_work, write_rows
+from lnexp.files import strict_json
 from lnexp.lab.measure import measure
 from lnexp.lab.schemas import ProbeRow
 from lnexp.messages import amount, say
@@ -21,7 +22,6 @@ from lnexp.results.load import Results, load
 from lnexp.runs.execute import is_done
 from lnexp.runs.local import Executor
 from lnexp.runs.plan import Plan
-from lnexp.runs.rundir import strict_json
 
 PICTURES = ("gradient_by_layer", "stream_by_layer", "matrix_by_layer", "branch_by_layer")
 

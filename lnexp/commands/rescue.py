@@ -6,12 +6,12 @@ from pathlib import Path
 
 from lnexp.commands.jobs import resumable
 from lnexp.commands.training import at_work, write_rows
+from lnexp.files import strict_json
 from lnexp.lab.schemas import RescueRow
 from lnexp.messages import amount, say
 from lnexp.rescue.work import Rescue
 from lnexp.results.load import find_run
 from lnexp.runs.local import Executor
-from lnexp.runs.rundir import strict_json
 
 
 @resumable

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lnexp.files import write_whole
 from lnexp.messages import amount, say
 from lnexp.rows import header, line
 from lnexp.runs.execute import run_plan
 from lnexp.runs.local import Executor
 from lnexp.runs.lock import locked
 from lnexp.runs.plan import Plan, PlannedRun
-from lnexp.runs.rundir import write_atomically
 from lnexp.runs.stop import Interruption, interruptible
 from lnexp.terminal.progress import Progress
 
@@ -63,4 +63,4 @@ def write_rows(path: Path, kind: type, rows: Sequence[Any], first: str = "") -> 
         kept = [text for text in lines if head == line(names) and not text.startswith(f"{first},")]
     path.parent.mkdir(exist_ok=True)
     found = [line(getattr(row, name) for name in names) for row in rows]
-    write_atomically(path, line(names) + "".join(kept + found))
+    write_whole(path, line(names) + "".join(kept + found))

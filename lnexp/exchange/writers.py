@@ -1,6 +1,5 @@
 """A run's tables as other tools keep them: by step, a number a key. Free of torch."""
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from lnexp.exchange.vocabulary import LAYER_KEYS, STEP_KEYS, place
+from lnexp.files import strict_json, write_whole
 from lnexp.results.load import Results
 from lnexp.results.tables import column, numbers
 
@@ -95,9 +95,8 @@ def to_json(results: Results, folder: Path) -> list[Path]:
         told = [{"step": step, **{key: plain(v) for key, v in got.items()}} for step, got in steps]
         happened = events.loc[mine].drop(columns=["run", "sweep"]).to_dict("records")
         runs.append({**facts(row), "history": told, "events": happened})
-    text = json.dumps({"schema": 1, "runs": runs}, allow_nan=False, ensure_ascii=False)
     path = folder / "results.json"
-    path.write_text(text + "\n", encoding="utf-8")
+    write_whole(path, strict_json({"schema": 1, "runs": runs}, indent=None))
     return [path]
 
 

@@ -1,12 +1,8 @@
 """An explanation in the terminal, and as strict JSON."""
 
-import json
 from dataclasses import asdict
 from itertools import groupby
-from math import isfinite
-from typing import Any
 
-import numpy as np
 from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
@@ -15,6 +11,7 @@ from lnexp.config.rules import caveats
 from lnexp.explain.advice import Suggestion
 from lnexp.explain.case import Case
 from lnexp.explain.explain import Explanation
+from lnexp.files import strict_json
 from lnexp.results.axes import value_text
 
 SCHEMA = 1
@@ -117,17 +114,4 @@ def as_json(explanation: Explanation) -> str:
         "unknown": explanation.unknown,
         "notes": case.notes,
     }
-    return json.dumps(strict(value), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-
-
-def strict(value: Any) -> Any:
-    """Plain JSON values: numpy's numbers unwrapped, non-finite ones as words."""
-    if isinstance(value, dict):
-        return {key: strict(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [strict(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not isfinite(value):
-        return str(value)
-    return value
+    return strict_json(value)

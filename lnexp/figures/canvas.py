@@ -3,7 +3,6 @@
 Figures are made without pyplot: no window, no backend, nothing left open.
 """
 
-import os
 import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from lnexp.figures.style import RC, SIZES, larger, letters, plain, points
+from lnexp.files import draft_of
 
 DPI = 150
 # The formats there are, each with what keeps the time of drawing out of the file.
@@ -96,17 +96,13 @@ def legend_of_all(panels: Sequence[Axes]) -> None:
 
 
 def save(fig: Figure, folder: Path, stem: str, formats: Sequence[str]) -> list[Path]:
-    """Write the picture in each format, by rename: no half picture is ever seen."""
+    """Write the picture in each format; no half picture is ever seen."""
     fig.draw_without_rendering()
     fig.set_layout_engine("none")  # laid out once, the same in every format
     written = []
     for kind in formats:
         path = folder / f"{stem}.{kind}"
-        draft = folder / f".{stem}.{kind}.tmp"
-        try:
+        with draft_of(path) as draft:
             fig.savefig(draft, format=kind, dpi=DPI, bbox_inches="tight", metadata=UNDATED[kind])
-            os.replace(draft, path)
-        finally:  # a full disk leaves no half picture
-            draft.unlink(missing_ok=True)
         written.append(path)
     return written

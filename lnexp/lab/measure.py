@@ -9,13 +9,14 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from lnexp.files import write_whole
 from lnexp.lab.instruments import INSTRUMENTS, lines_of
 from lnexp.lab.schemas import TABLES
 from lnexp.messages import amount, say
 from lnexp.rows import header, line
 from lnexp.runs.local import work, workers
 from lnexp.runs.plan import Plan, PlannedRun
-from lnexp.runs.rundir import read_status, write_atomically
+from lnexp.runs.rundir import read_status
 
 Lines = dict[str, list[str]]  # run -> its lines of a table
 
@@ -90,7 +91,7 @@ def _write(folder: Path, table: str, lines: Lines) -> None:
     path = _path(folder, table)
     path.parent.mkdir(exist_ok=True)
     rows = "".join("".join(lines[run]) for run in sorted(lines))
-    write_atomically(path, line(header(TABLES[table])) + rows)
+    write_whole(path, line(header(TABLES[table])) + rows)
 
 
 def _path(folder: Path, table: str) -> Path:

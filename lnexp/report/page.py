@@ -1,6 +1,5 @@
 """The whole page as one text: nothing in it is fetched from anywhere."""
 
-import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -11,7 +10,7 @@ from markupsafe import Markup
 
 from lnexp import __version__
 from lnexp.claims.judge import ClaimResult
-from lnexp.explain.show import strict
+from lnexp.files import plain, write_whole
 from lnexp.messages import UserError, amount
 from lnexp.report import runtable, sweeps, thin
 from lnexp.report.charts import charts, curve_colours, library, outcome_css
@@ -97,16 +96,11 @@ DASHES = ("solid", "6 4", "2 3", "6 3 2 3", "9 2 2 2 2 2", "12 5")  # of Bokeh a
 
 
 def write(page: str, path: Path) -> None:
-    """By rename: no half page is ever seen."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_text(page, encoding="utf-8")
-        os.replace(draft, path)
+        write_whole(path, page)
     except OSError as problem:
         why = (problem.strerror or str(problem)).lower()
         raise UserError(f"{path}: cannot be written: {why}") from None
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def render(
@@ -182,7 +176,7 @@ def render(
             ("Causes", CAUSES),
         ),
         seeds_note=seeds_note(),
-        data=strict(data),
+        data=plain(data),
         plots=charts(),
         stamp=stamp,
         outcome_css=Markup(outcome_css()),

@@ -12,8 +12,9 @@ from markupsafe import Markup
 
 from lnexp.explain.case import Case
 from lnexp.explain.explain import explain
-from lnexp.explain.show import horizon, sections, strict
+from lnexp.explain.show import horizon, sections
 from lnexp.figures.layerframes import layer_totals
+from lnexp.files import plain
 from lnexp.messages import UserError, amount
 from lnexp.report import network, thin
 from lnexp.results.load import Results
@@ -121,7 +122,7 @@ def _curve(case: Case) -> tuple[dict[str, Any], list[str]]:
     words = [f"loss: {len(kept)} of {amount(len(loss), 'step')} drawn"]
     shown = [_short(value) for value in loss[kept].tolist()]
     drawn = {"steps": steps[kept].tolist(), "loss": shown}
-    return strict(drawn), words if len(kept) < len(loss) else []
+    return plain(drawn), words if len(kept) < len(loss) else []
 
 
 def _short(value: float) -> float:

@@ -12,6 +12,7 @@ import pandas as pd
 from filelock import FileLock, Timeout
 
 from lnexp.config.schema import KEYS
+from lnexp.files import draft_of
 from lnexp.results.run_folder import COLUMNS, DEFAULTS, FIGURES, read_run
 from lnexp.results.tables import nullable
 from lnexp.rows import cell, line
@@ -59,13 +60,9 @@ def save(sweep: Path, rows: list[Row], points: dict[str, Any]) -> None:
     """By rename. Its time is that of the newest file it was made from, so no clock is compared."""
     inputs = [sweep / "runs" / point["run"] / "status.json" for point in points["runs"]]
     newest = max(map(_mtime, [sweep / "points.json", *inputs]))
-    draft = sweep / f".runs.csv.{os.getpid()}"
-    try:
+    with draft_of(sweep / "runs.csv", one_writer=False) as draft:
         draft.write_text(line(COLUMNS) + "".join(map(line, rows)), encoding="utf-8")
         os.utime(draft, ns=(newest, max(newest, _rules_mtime())))
-        os.replace(draft, sweep / "runs.csv")
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def is_locked(sweep: Path) -> bool:

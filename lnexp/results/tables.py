@@ -8,7 +8,6 @@ both apart in slices and in concat, but its arithmetic turns NaN into <NA>: comp
 import csv
 import json
 import os
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ import numpy as np
 import pandas as pd
 
 from lnexp import __version__
+from lnexp.files import draft_of
 from lnexp.rows import EventRow, LayerRow, StepRow, header
 
 KEYS: dict[type, tuple[str, ...]] = {
@@ -260,14 +260,10 @@ def _series(name: str, column: Any) -> pd.Series:
 
 
 def _keep(path: Path, stamp: bytes, frame: pd.DataFrame) -> None:
-    """By rename, so that a reader sees a whole file. Where it cannot be written there is none."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
-    with suppress(Exception):  # a read-only folder, a full disk: nothing that a reader asked for
-        try:
-            _write(draft, stamp, frame)
-            os.replace(draft, path)
-        finally:
-            draft.unlink(missing_ok=True)
+    """Where it cannot be written there is none."""
+    # A read-only folder, a full disk: nothing that a reader asked for.
+    with suppress(Exception), draft_of(path, one_writer=False) as draft:
+        _write(draft, stamp, frame)
 
 
 def _write(path: Path, stamp: bytes, frame: pd.DataFrame) -> None:

@@ -8,8 +8,8 @@ import torch
 
 from lnexp.config.names import NOT_IDENTITY
 from lnexp.config.schema import RunConfig
+from lnexp.files import write_whole
 from lnexp.messages import UserError
-from lnexp.runs.rundir import write_atomically
 from lnexp.train.state import State
 
 NAME = "checkpoint.pt"
@@ -103,4 +103,4 @@ def cut_to_weights(folder: Path) -> None:
 def _write(folder: Path, content: dict[str, Any]) -> None:
     buffer = io.BytesIO()  # torch's own writer says nothing of a full disk
     torch.save(content, buffer)
-    write_atomically(folder / NAME, buffer.getbuffer())
+    write_whole(folder / NAME, buffer.getbuffer())

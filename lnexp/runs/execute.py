@@ -19,10 +19,11 @@ from pebble import ProcessExpired
 
 from lnexp.config.document import read
 from lnexp.config.sweep import dump
+from lnexp.files import strict_json, write_whole
 from lnexp.model.check import step_flops
 from lnexp.runs.local import Crew, Executor, local
 from lnexp.runs.plan import Plan, PlannedRun
-from lnexp.runs.rundir import Status, last_row, read_status, strict_json, write_atomically
+from lnexp.runs.rundir import Status, last_row, read_status
 from lnexp.runs.stop import Interruption
 from lnexp.runs.worker import record_failure
 
@@ -53,15 +54,15 @@ def write_index(plan: Plan, folder: Path, grows: bool = False) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     current, text = folder / "sweep.yaml", dump(plan.sweep.document)
     if grows and current.exists() and _same_but_for_cases(current, plan.sweep.document):
-        write_atomically(current, text)
+        write_whole(current, text)
     if current.exists() and current.read_text(encoding="utf-8") != text:
         number = 1
         while (kept := folder / f"sweep.{number}.yaml").exists():
             number += 1
         os.replace(current, kept)
     if not current.exists():
-        write_atomically(current, text)
-    write_atomically(folder / "points.json", strict_json(plan.index()))
+        write_whole(current, text)
+    write_whole(folder / "points.json", strict_json(plan.index()))
 
 
 def _same_but_for_cases(path: Path, document: dict[str, Any]) -> bool:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from lnexp.files import strict_json, write_whole
 from lnexp.messages import UserError
-from lnexp.runs.rundir import strict_json, write_atomically
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def locked(folder: Path) -> Iterator[None]:
             "host": socket.gethostname(),
             "since": datetime.now().isoformat(" ", "seconds"),
         }
-        write_atomically(holder, strict_json(me))
+        write_whole(holder, strict_json(me))
         yield
     finally:
         holder.unlink(missing_ok=True)

@@ -5,15 +5,15 @@ A run killed at any moment leaves no status.json; the rows already written stay 
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
-from math import isnan
 from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal, Self, TextIO
 
+from lnexp.files import naming, strict_json, write_whole
 from lnexp.messages import UserError
 from lnexp.rows import EventRow, LayerRow, LayerRows, Record, StepRow, header, line
 
@@ -35,42 +35,6 @@ class Status:
     adam_below_eps: float | None = None  # share with sqrt(v_hat) < eps at the end
     error: str | None = None
     schema: int = SCHEMA
-
-
-def strict_json(value: Any) -> str:
-    """JSON that a strict parser reads: a non-finite number is the string nan, inf or -inf."""
-
-    def plain(v: Any) -> Any:
-        if isinstance(v, float) and not -float("inf") < v < float("inf"):
-            return "nan" if isnan(v) else ("inf" if v > 0 else "-inf")
-        if isinstance(v, Mapping):
-            return {str(key): plain(item) for key, item in v.items()}
-        if isinstance(v, list | tuple):
-            return [plain(item) for item in v]
-        return v
-
-    return json.dumps(plain(value), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-
-
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """A failing write says where: the error of an open file knows no path."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
-
-
-def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
-    """The whole file or the one before it, never half of one."""
-    draft = path.with_name(path.name + ".tmp")
-    try:
-        with naming(path):
-            draft.write_bytes(content.encode() if isinstance(content, str) else content)
-            os.replace(draft, path)
-    except OSError:
-        draft.unlink(missing_ok=True)  # a full disk needs its place for what explains it
-        raise
 
 
 def read_status(folder: Path) -> Status | None:
@@ -98,8 +62,8 @@ class RunDir:
         self.path.mkdir(parents=True, exist_ok=True)
         for name in ("status.json", "error.txt", "checkpoint.pt", "autopsy.json"):
             (self.path / name).unlink(missing_ok=True)
-        write_atomically(self.path / "config.yaml", config_yaml)
-        write_atomically(self.path / "env.json", strict_json(env))
+        write_whole(self.path / "config.yaml", config_yaml)
+        write_whole(self.path / "env.json", strict_json(env))
         for name, row_type in self.FILES.items():
             file = (self.path / name).open("w", encoding="utf-8", newline="")
             self._files[name] = file
@@ -124,10 +88,10 @@ class RunDir:
             tables[name] = _rows_before(self.path / name, header(row_type), steps, cells)
         for name in ("status.json", "error.txt"):
             (self.path / name).unlink(missing_ok=True)
-        write_atomically(self.path / "config.yaml", config_yaml)
-        write_atomically(self.path / "env.json", strict_json(env))
+        write_whole(self.path / "config.yaml", config_yaml)
+        write_whole(self.path / "env.json", strict_json(env))
         for name, text in tables.items():
-            write_atomically(self.path / name, text)
+            write_whole(self.path / name, text)
             self._files[name] = (self.path / name).open("a", encoding="utf-8", newline="")
         return self
 
@@ -145,11 +109,11 @@ class RunDir:
                     self._files[name].write(text)
                     self._files[name].flush()
         if record.autopsy is not None:
-            write_atomically(self.path / "autopsy.json", strict_json(record.autopsy))
+            write_whole(self.path / "autopsy.json", strict_json(record.autopsy))
 
     def finish(self, status: Status) -> None:
         self.close()
-        write_atomically(self.path / "status.json", strict_json(asdict(status)))
+        write_whole(self.path / "status.json", strict_json(asdict(status)))
 
     def close(self) -> None:
         while self._files:

@@ -13,13 +13,14 @@ from lnexp.config.rules import show
 from lnexp.config.schema import Data, RunConfig
 from lnexp.config.sweep import dump, resolved
 from lnexp.data import Corpus, load
+from lnexp.files import write_whole
 from lnexp.measure.optimizer import underflow
 from lnexp.messages import UserError
 from lnexp.model.init import build
 from lnexp.rows import cell
 from lnexp.runs import checkpoint
 from lnexp.runs.environment import environment
-from lnexp.runs.rundir import RunDir, Status, last_row, write_atomically
+from lnexp.runs.rundir import RunDir, Status, last_row
 from lnexp.runs.stop import asked
 from lnexp.train.loop import train, validation_loss
 from lnexp.train.state import State, set_up
@@ -113,7 +114,7 @@ def record_failure(path: Path, why: str, whole: str) -> Status:
     with suppress(OSError):  # a full disk: no status.json reads as interrupted, never as finished
         path.mkdir(parents=True, exist_ok=True)
         RunDir(path).finish(status)
-        write_atomically(path / "error.txt", whole)
+        write_whole(path / "error.txt", whole)
     return status
 
 

@@ -1,6 +1,5 @@
 """Runs and cells as tables: for the terminal, JSON, CSV and LaTeX."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +10,7 @@ from rich.console import Group
 from rich.text import Text
 
 from lnexp.config.rules import caveats
+from lnexp.files import plain, strict_json
 from lnexp.messages import amount, one_line
 from lnexp.results.axes import LETTERS, gap_words, others, seed_texts, short_key, value_text
 from lnexp.results.cells import WITH_HORIZON, all_cells, horizon, outcomes
@@ -47,12 +47,12 @@ def as_json(results: Results) -> str:
         "dropped": [str(folder) for folder in results.dropped],
         "notes": results.notes,
     }
-    return json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    return strict_json(value)
 
 
 def as_csv(frame: pd.DataFrame) -> str:
     """Runs or cells as in the CSVs of a run: nan and inf written out, empty: not measured."""
-    rows = zip(*(map(_plain, _values(column(frame, name))) for name in frame), strict=True)
+    rows = zip(*(map(_unwrapped, _values(column(frame, name))) for name in frame), strict=True)
     return line(frame.columns) + "".join(map(line, rows))
 
 
@@ -228,7 +228,7 @@ def _left_out(results: Results, sweep: str) -> list[Text]:
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    columns = {name: map(_strict, _values(column(frame, name))) for name in frame}
+    columns = {name: map(plain, _values(column(frame, name))) for name in frame}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -242,13 +242,6 @@ def _values(series: pd.Series) -> list[Any]:
     return [None if gone else v for v, gone in zip(values, empty, strict=True)]
 
 
-def _plain(value: Any) -> Any:
+def _unwrapped(value: Any) -> Any:
     """A Python number for a numpy one, which would print its type."""
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _strict(value: Any) -> Any:
-    value = _plain(value)
-    if isinstance(value, float) and not np.isfinite(value):
-        return str(value)
-    return value

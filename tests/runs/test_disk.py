@@ -41,7 +41,7 @@ def test_a_write_that_fails_is_this_runs_failure_with_path_and_cause(tmp_path, n
 
 
 def test_a_run_that_cannot_even_say_so_is_never_read_as_finished(tmp_path, monkeypatch):
-    whole = rundir.write_atomically
+    whole = rundir.write_whole
 
     def no_status(path: Path, content) -> None:
         if path.name in ("status.json", "error.txt"):
@@ -49,7 +49,7 @@ def test_a_run_that_cannot_even_say_so_is_never_read_as_finished(tmp_path, monke
         whole(path, content)
 
     plan = plan_of(tmp_path)
-    monkeypatch.setattr(rundir, "write_atomically", no_status)
+    monkeypatch.setattr(rundir, "write_whole", no_status)
     (status,) = train_here(plan, tmp_path)
     folder = tmp_path / "small" / "runs" / plan.runs[0].name
     assert status.status == "failed" and "status.json" in (status.error or "")

@@ -3,8 +3,9 @@ from math import inf, nan
 
 import pytest
 
+from lnexp.files import strict_json
 from lnexp.rows import EventRow, LayerRow, Record, StepRow
-from lnexp.runs.rundir import LastRow, RunDir, Status, last_row, read_status, strict_json
+from lnexp.runs.rundir import LastRow, RunDir, Status, last_row, read_status
 
 
 def record(step: int, loss: float = 1.5, **fields) -> Record:
