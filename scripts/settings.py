@@ -6,11 +6,9 @@ from pathlib import Path
 from lnexp.claims.claims import FORMS
 from lnexp.config.hints import describe
 from lnexp.config.rules import DEFAULTS, show
-from lnexp.config.schema import EMBED_STD, SECTIONS
-from lnexp.config.settings import INITS, MEANING
-from lnexp.model.init import POSITION_STD
-from lnexp.model.norms import NORMS
-from lnexp.model.placements import PLACEMENTS
+from lnexp.config.schema import SECTIONS
+from lnexp.config.settings import MEANING
+from lnexp.model.catalog import INITS, NORMS, PLACEMENTS, POSITION_STD
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 
@@ -51,7 +49,10 @@ def page() -> str:
         rows = [(f"`{name}`", item.equation, item.source) for name, item in known.items()]
         table = _table(("name", "equation", "source"), rows)
         parts.append(f"## {title}\n\n{letters}\n\n{table}")
-    inits = [(f"`{name}`", draw, show(EMBED_STD[name])) for name, draw in INITS.items()]
+    inits = [
+        (f"`{name}`", f"{i.equation} ({i.source})" if i.source else i.equation, show(i.embed_std))
+        for name, i in INITS.items()
+    ]
     parts.append(
         f"## Inits\n\nN(0, s): normal of standard deviation s. Position embeddings: "
         f"N(0, {POSITION_STD}). `model.init_scale` multiplies the blocks' matrices.\n\n"

@@ -11,10 +11,11 @@ import typer
 from lnexp.cli import app
 from lnexp.commands.configs import schema
 from lnexp.config.schema import KEYS, Model
-from lnexp.config.settings import INITS, MEANING
+from lnexp.config.settings import MEANING
 from lnexp.config.shipped import experiments
 from lnexp.config.sweep import load_sweep
 from lnexp.model import init
+from lnexp.model.catalog import INITS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -75,13 +76,13 @@ def test_the_page_gives_the_formula_that_an_init_draws_from(name):
     """Each formula, evaluated, is the scale of the draw."""
     fan_in, fan_out, depth = 48, 80, 9
     known = {"fan_in": fan_in, "fan_out": fan_out, "N": depth, "sqrt": lambda x: x**0.5}
-    said = INITS[name].split(";")[0].replace("2N", "2 * N")
-    formula = re.search(r"N\(0, (.*)\)$|\+-(.*?),", re.sub(r" \([A-Z].*", "", said))
+    equation = INITS[name].equation.split(";")[0].replace("2N", "2 * N")
+    formula = re.search(r"N\(0, (.*)\)$|\+-(.*?),", equation)
     assert formula
     weight = init.Weight("blocks.0.attn.wq", "matrix", None, fan_in, fan_out)  # type: ignore
-    scale = init.INITS[name](weight, Model(depth=depth)).scale
+    scale = init.DRAWS[name](weight, Model(depth=depth)).scale
     assert scale == pytest.approx(eval(formula[1] or formula[2], known))
-    assert set(INITS) == set(init.INITS)
+    assert set(INITS) == set(init.DRAWS)
 
 
 def test_the_schema_is_strict_json_and_explains_every_key():

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lnexp.config.rules import WITHOUT_NORM
 from lnexp.config.schema import RunConfig
 from lnexp.lab.drift import drift
 from lnexp.lab.profile import profile
@@ -21,7 +20,8 @@ from lnexp.lab.skip import depth, sampled_skip, skip
 from lnexp.lab.subject import Subject, norms_training, ratio, sublayer_norms
 from lnexp.measure.forward import rms
 from lnexp.messages import UserError
-from lnexp.model.norms import NORMS, build_norm
+from lnexp.model.catalog import NORMS, PLACEMENTS
+from lnexp.model.norms import beside_eps, build_norm
 from lnexp.rows import header, line
 from lnexp.runs.rundir import read_status
 from lnexp.runs.worker import text_of
@@ -68,7 +68,7 @@ def _future(model: Callable[[Tensor], Tensor], x_BT: Tensor, letters: int) -> fl
 # Shapes: B batch, T time, D width, M = B T tokens.
 
 
-ADDED = ("layernorm", "layernorm_plain", "rmsnorm", "rmsnorm_plain")  # eps is added to a square
+SQUARES = ("variance", "mean_square")  # of a token: what eps is added to under a root
 
 
 @torch.no_grad()
@@ -100,9 +100,8 @@ def figures(norm: str, eps: float, x_MD: Tensor, y_MD: Tensor) -> dict[str, Any]
     """The columns of a norm that turned x into y."""
     sigma_M = x_MD.std(-1, correction=0)
     spread = len(sigma_M) > 1 and bool((sigma_M > 0).all())
-    beside = NORMS[norm].beside_eps
-    expected = None
-    if norm in ADDED and beside is not None:
+    beside, expected = beside_eps(norm), None
+    if beside is not None and NORMS[norm].beside_eps in SQUARES:
         v_M = beside(x_MD)
         expected = sqrt(float((v_M / (v_M + eps)).mean()))
     return {
@@ -137,7 +136,7 @@ class Instrument:
 
 INSTRUMENTS = {
     "batch": Instrument(batch),
-    "norms": Instrument(norms, lambda config: config.model.placement not in WITHOUT_NORM),
+    "norms": Instrument(norms, lambda config: PLACEMENTS[config.model.placement].has_norm),
     "skip": Instrument(skip),
     "depth": Instrument(depth),
     "sampled_skip": Instrument(sampled_skip),

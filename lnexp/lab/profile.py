@@ -15,8 +15,7 @@ from lnexp.lab.schemas import ProfileRow
 from lnexp.lab.subject import HALVES, Subject, ratio
 from lnexp.measure.nonfinite import total
 from lnexp.messages import UserError
-from lnexp.model.branches import Block
-from lnexp.model.placements import PLACEMENTS, Seat
+from lnexp.model.catalog import PLACEMENTS, Seat
 
 __all__ = ["Reading", "figures", "power", "profile", "readings", "root"]
 
@@ -58,9 +57,9 @@ def _after_every_sum(subject: Subject) -> bool:
     case in which RMS(h) / RMS(h + F) is what the path by the skips is multiplied by."""
     model = subject.config.model
     placement = PLACEMENTS[model.placement]
-    form = placement.at(Seat(model.depth - 1, "mlp", model.depth))
-    alone = placement.block is Block and form.skip == 1
-    return model.residual and alone and form.after and not form.before
+    terms = placement.at(Seat(model.depth - 1, "mlp", model.depth))
+    alone = placement.block == "plain" and terms.skip == 1
+    return model.residual and alone and terms.after and not terms.before
 
 
 def figures(reading: Reading, depth: int, sums: bool) -> dict[str, Any]:

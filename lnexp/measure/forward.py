@@ -20,9 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from lnexp.model.branches import Sublayer
+from lnexp.model.catalog import NORMS
 from lnexp.model.check import is_norm
 from lnexp.model.gpt import GPT, Attention
-from lnexp.model.norms import NORMS
+from lnexp.model.norms import beside_eps
 from lnexp.rows import Place
 
 
@@ -171,7 +172,7 @@ class ForwardProbe:
 
     def __init__(self, model: GPT, norm: str, eps: float, sample: int) -> None:
         self.model, self.sample, self.eps = model, sample, eps
-        self.norm = NORMS[norm]
+        self.norm, self.beside_eps = NORMS[norm], beside_eps(norm)
         self.read: list[Reading] = []
         self.silent: list[tuple[list[str], Tensor]] = []
         self.names = {module: name for name, module in model.named_modules()}
@@ -299,7 +300,7 @@ class ForwardProbe:
                 self._put(stream, token_cosine=wide.of("stream", token_cosine))
         if normed:
             self._put(normed, norm_input_rms=picked(rms_U, rows["normed"]))
-            if self.norm.beside_eps is not None and not self.norm.over_batch:
+            if self.beside_eps is not None and not self.norm.over_batch:
                 below = wide.of("normed", lambda x: self._below_eps(x.flatten(1, -2)))
                 self._put(normed, eps_floor_fraction=below)
         if branch:
@@ -309,8 +310,8 @@ class ForwardProbe:
 
     def _below_eps(self, x: Tensor) -> Tensor:
         """Share of tokens, or of features that share eps; of each place where x is PND."""
-        assert self.norm.beside_eps is not None
-        return (self.norm.beside_eps(x) < self.eps).double().mean(-1)
+        assert self.beside_eps is not None
+        return (self.beside_eps(x) < self.eps).double().mean(-1)
 
     def _attention(self, heads: Copies) -> None:
         places = heads.places["q"]

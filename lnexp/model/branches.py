@@ -1,44 +1,35 @@
 """Sublayers with their norms, blocks of two of them, networks of blocks. The equation is `forward`.
 
+    Pre-LN     h_BTD + body(before(h_BTD))
+    Post-LN    after(h_BTD + body(h_BTD))
+
+A sublayer holds the norms that its placement asks for (catalog.py), Identities in the other places.
+
 Shapes: B batch, T time, D width.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-
-@dataclass(frozen=True)
-class Form:
-    """after(skip h + inside(body(before(h) / damp))): which norms stand, two constants."""
-
-    before: bool = False
-    inside: bool = False
-    after: bool = False
-    skip: float = 1.0
-    damp: float = 1.0
+from lnexp.model.catalog import BlockName, Terms
 
 
 class Sublayer(nn.Module):
-    """A body (attention or MLP) and its norms, each an Identity where none stands."""
+    """A body (attention or MLP) and its norms."""
 
     def __init__(
-        self, body: nn.Module, form: Form, residual: bool, new_norm: Callable[[], nn.Module]
+        self, body: nn.Module, terms: Terms, residual: bool, new_norm: Callable[[], nn.Module]
     ) -> None:
         super().__init__()
-
-        def norm_if(wanted: bool) -> nn.Module:
-            return new_norm() if wanted else nn.Identity()
-
-        self.before = norm_if(form.before)
+        self.before = new_norm() if terms.before else nn.Identity()
         self.body = body
-        self.inside = norm_if(form.inside)
-        self.after = norm_if(form.after)
+        self.inside = new_norm() if terms.inside else nn.Identity()
+        self.after = new_norm() if terms.after else nn.Identity()
         self.residual = residual
-        self.skip, self.damp = form.skip, form.damp
+        self.skip, self.damp = terms.skip, terms.damp
 
     def added(self, h_BTD: Tensor) -> Tensor:
         """What is added to the stream: inside(body(before(h) / damp))."""
@@ -146,3 +137,11 @@ class DualBlock(Halves):
         for block in blocks:
             h_BTD, r_BTD = block(h_BTD, r_BTD)
         return h_BTD + norm(r_BTD)
+
+
+BLOCKS: dict[BlockName, type[Block] | type[DualBlock]] = {
+    "plain": Block,
+    "gain": GainBlock,
+    "bypass": BypassBlock,
+    "dual": DualBlock,
+}

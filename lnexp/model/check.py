@@ -12,9 +12,9 @@ from lnexp.config.schema import Model, RunConfig
 from lnexp.messages import UserError
 from lnexp.model.gpt import GPT
 from lnexp.model.init import draw_of, weights
-from lnexp.model.norms import NORMS
+from lnexp.model.norms import NORM_CLASSES
 
-NORM_TYPES = tuple(cast(type[nn.Module], norm.build) for norm in NORMS.values())
+NORM_TYPES = tuple(NORM_CLASSES.values())
 
 
 @dataclass(frozen=True)

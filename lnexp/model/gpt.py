@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lnexp.config.schema import Model
-from lnexp.model.branches import Sublayer
+from lnexp.model.branches import BLOCKS, Sublayer
+from lnexp.model.catalog import PLACEMENTS, Seat
 from lnexp.model.norms import build_norm
-from lnexp.model.placements import PLACEMENTS, Seat
 
-ACTIVATIONS = {"gelu": F.gelu, "relu": F.relu}
+ACTIVATION_FUNCTIONS = {"gelu": F.gelu, "relu": F.relu}
 
 
 class Attention(nn.Module):
@@ -92,7 +92,7 @@ class MLP(nn.Module):
         hidden = config.mlp_ratio * config.width
         self.w1 = nn.Linear(config.width, hidden, bias=config.bias)
         self.w2 = nn.Linear(hidden, config.width, bias=config.bias)
-        self.activation = ACTIVATIONS[config.activation]
+        self.activation = ACTIVATION_FUNCTIONS[config.activation]
         self.dropout = config.dropout
 
     def forward(self, x_BTD: Tensor) -> Tensor:
@@ -109,10 +109,10 @@ def new_block(config: Model, index: int) -> nn.Module:
         return build_norm(config.norm, config.width, config.eps, config.affine)
 
     def build(kind: type[Sublayer], half: str) -> Sublayer:
-        form = placement.at(Seat(index, half, config.depth))
-        return kind(bodies[half](config), form, config.residual, norm)
+        terms = placement.at(Seat(index, half, config.depth))
+        return kind(bodies[half](config), terms, config.residual, norm)
 
-    return placement.block(build)
+    return BLOCKS[placement.block](build)
 
 
 class Embedding(nn.Module):
@@ -137,7 +137,7 @@ class GPT(nn.Module):
         self.embed = Embedding(config, vocabulary)
         self.blocks = nn.ModuleList(new_block(config, i) for i in range(config.depth))
         placement = PLACEMENTS[config.placement]
-        self.network = placement.block.network
+        self.network = BLOCKS[placement.block].network
         self.norm = (
             build_norm(config.norm, config.width, config.eps, config.affine)
             if placement.final

@@ -1,4 +1,5 @@
-"""Initialisation: which draw fills which weight. A new init is one entry of INITS.
+"""Initialisation: which draw fills which weight. A new init is one of DRAWS, its equation and
+source one of catalog.INITS.
 
 Every weight has a generator of its own, keyed by the init seed and the weight's name: runs of
 other depth or placement share the weights that they have in common.
@@ -12,12 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from lnexp.config.schema import Model, resolved_embed_std
+from lnexp.model.catalog import PLACEMENTS, POSITION_STD
 from lnexp.model.gpt import GPT, MLP, Attention, Embedding
-from lnexp.model.norms import ScaleNorm
-from lnexp.model.placements import PLACEMENTS
+from lnexp.model.norms import STARTS, ScaleNorm
 from lnexp.seeds import derive
-
-POSITION_STD = 0.02
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,6 @@ class Weight:
 
 
 def _gpt2(w: Weight, config: Model) -> Draw:
-    """N(0, 0.02); residual projections / sqrt(2 depth), but under lns; biases 0 (Radford 2019)."""
     if w.role == "bias":
         return Draw("constant", 0.0)
     scaled = w.role == "residual" and not PLACEMENTS[config.placement].plain_gpt2
@@ -53,23 +51,20 @@ def _gpt2(w: Weight, config: Model) -> Draw:
 
 
 def _xavier(w: Weight, config: Model) -> Draw:
-    """N(0, sqrt(2 / (fan_in + fan_out))); biases 0 (Glorot 2010)."""
     if w.role == "bias":
         return Draw("constant", 0.0)
     return Draw("normal", sqrt(2 / (w.fan_in + w.fan_out)))
 
 
 def _torch(w: Weight, config: Model) -> Draw:
-    """nn.Linear's default: weights and biases uniform on +-1/sqrt(fan_in)."""
     return Draw("uniform", 1 / sqrt(w.fan_in))
 
 
 def _lesson(w: Weight, config: Model) -> Draw:
-    """N(0, 0.1); biases 0."""
     return Draw("constant", 0.0) if w.role == "bias" else Draw("normal", 0.1)
 
 
-INITS: dict[str, Callable[[Weight, Model], Draw]] = {
+DRAWS: dict[str, Callable[[Weight, Model], Draw]] = {
     "gpt2": _gpt2,
     "xavier": _xavier,
     "torch": _torch,
@@ -92,7 +87,7 @@ def _draw(w: Weight, config: Model) -> Draw:
         return Draw("normal", resolved_embed_std(config))
     if w.role == "position":
         return Draw("normal", POSITION_STD)
-    draw = INITS[config.init](w, config)
+    draw = DRAWS[config.init](w, config)
     if w.role in ("matrix", "residual"):  # init_scale: the blocks' matrices
         draw = Draw(draw.kind, draw.scale * config.init_scale)
     return draw
@@ -121,19 +116,6 @@ def weights(model: GPT) -> Iterator[Weight]:
                 for name, tensor in module.named_parameters(recurse=False):
                     role = "shift" if name == "bias" else "gain"
                     yield Weight(f"{path}.{name}", role, tensor, start=STARTS[name])
-
-
-# Parameters of norms and of rezero's blocks; buffers of norms that keep running statistics.
-STARTS = {
-    "weight": 1.0,
-    "bias": 0.0,
-    "alpha": 0.5,
-    "gain": 0.0,
-    "running_mean": 0.0,
-    "running_var": 1.0,
-    "mean_square": 1.0,
-    "nu": 0.0,
-}
 
 
 def _linear(

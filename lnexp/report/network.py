@@ -9,27 +9,10 @@ from markupsafe import Markup, escape
 from lnexp.explain.birth import NAMES, PHASES
 from lnexp.explain.case import Case
 from lnexp.explain.words import module_words
+from lnexp.model.catalog import PLACEMENTS, Seat
 
 WHOLE = 6  # blocks that are all drawn; of more, the first, the last and the origin's neighbours
-# Of each placement the norms of a sublayer, before and inside the branch and after the sum, and
-# whether the network ends with one. A sublayer that differs has an entry in DIFFERENT. The model's
-# own table needs torch; a test builds every placement and holds the two against each other.
-SEATS: dict[str, tuple[str, bool]] = {
-    "pre": ("before", True),
-    "post": ("after", False),
-    "none": ("", False),
-    "sandwich": ("before inside", True),
-    "output": ("inside", True),
-    "deepnorm": ("after", False),
-    "admin": ("after", False),
-    "keel": ("before after", False),
-    "rezero": ("", False),
-    "tfixup": ("", False),
-    "lns": ("before", True),
-    "mix": ("before", True),
-    "b2t": ("after", False),
-    "residual_dual": ("after", True),
-}
+BARE = PLACEMENTS["none"]  # how a placement of a later version is drawn
 DOWN = {"forward": "forward ▼", "loss": "loss ▼", "backward": "backward ▲", "optimizer": "update"}
 NEEDS = ("model.depth", "model.placement", "model.residual")  # settings
 WIDTH, ROW, LEFT, RIGHT = 340, 38, 12, 252
@@ -63,11 +46,7 @@ class Mark:
 
 def norms_at(placement: str, depth: int, block: int, half: str) -> str:
     """The norms of one sublayer, of 'before inside after'."""
-    if placement == "mix" and block < depth / 4:
-        return "after"
-    if placement == "keel" and (block, half) == (0, "attn"):
-        return "before"
-    return SEATS.get(placement, ("", False))[0]
+    return " ".join(PLACEMENTS.get(placement, BARE).at(Seat(block, half, depth)).norms)
 
 
 def marks(case: Case) -> list[Mark]:
@@ -96,7 +75,7 @@ def diagram(settings: dict[str, Any], found: list[Mark]) -> Markup:
             page.gap(block - last - 1)
         page.block(settings, depth, block)
         last = block
-    if SEATS.get(settings["model.placement"], ("", False))[1]:
+    if PLACEMENTS.get(settings["model.placement"], BARE).final:
         page.box("norm", "final norm")
     page.box("head", "head")
     page.box("loss", "loss")

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lnexp.model.norms import NORMS, build_norm
+from lnexp.model.catalog import NORMS
+from lnexp.model.norms import build_norm
 from tests.cases.trained import (
     BEFORE,
     PLACED,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lnexp.model.norms import NORMS
+from lnexp.model.catalog import NORMS
 from tests.cases.trained import config, nonfinite, origin, records, state_of, told
 
 # ------------------------------------------------------- A2: eps of a norm

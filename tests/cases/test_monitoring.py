@@ -12,7 +12,8 @@ from lnexp.config.schema import Data, Measure, Model, RunConfig, Train
 from lnexp.data import Corpus, load
 from lnexp.measure.forward import ForwardProbe
 from lnexp.model import gpt
-from lnexp.model.placements import PLACEMENTS, Branch
+from lnexp.model.branches import Branch
+from lnexp.model.catalog import PLACEMENTS
 from lnexp.train.loop import train
 from lnexp.train.state import set_up
 
@@ -70,9 +71,12 @@ def test_each_choice_of_the_model_trains_alike_watched_or_not(key, choice):
 
 
 def test_the_choices_are_all_that_the_model_has():
-    assert {choice for key, choice in on_offer() if key == "placement"} == set(PLACEMENTS)
-    assert {choice for key, choice in on_offer() if key == "activation"} == set(gpt.ACTIVATIONS)
-    assert {choice for key, choice in on_offer() if key == "softmax"} == set(gpt.SOFTMAXES)
+    for key, known in (
+        ("placement", PLACEMENTS),
+        ("activation", gpt.ACTIVATION_FUNCTIONS),
+        ("softmax", gpt.SOFTMAXES),
+    ):
+        assert {choice for name, choice in on_offer() if name == key} == set(known)
 
 
 @pytest.mark.parametrize("placement, residual", list(product(PLACEMENTS, [True, False])))
@@ -83,7 +87,7 @@ def test_ops_that_work_in_place_may_be_watched(placement, residual, monkeypatch)
         y_BTD = self.inside(self.body(self.before(h_BTD)))
         return self.after(y_BTD.add_(h_BTD) if self.residual else y_BTD.mul_(1))
 
-    monkeypatch.setitem(gpt.ACTIVATIONS, "relu", torch.relu_)
+    monkeypatch.setitem(gpt.ACTIVATION_FUNCTIONS, "relu", torch.relu_)
     monkeypatch.setattr(Branch, "forward", forward)
     same_at_every_level(placement=placement, residual=residual, activation="relu")
 

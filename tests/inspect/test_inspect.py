@@ -12,9 +12,9 @@ from lnexp.inspect.checkpoint_file import Checkpoint, matched, read_checkpoint
 from lnexp.inspect.model import concerns, find_norms, inspect, moments, state
 from lnexp.inspect.placement import AFTER, BEFORE, EMBEDDING, INSIDE, NOT_FOUND, OUTPUT, WITHIN
 from lnexp.messages import UserError
+from lnexp.model.catalog import PLACEMENTS, Seat
 from lnexp.model.gpt import GPT
 from lnexp.model.init import build
-from lnexp.model.placements import PLACEMENTS, Seat
 from tests.cli import lnexp
 from tests.runs.small import SMALL, write_config
 

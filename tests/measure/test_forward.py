@@ -10,8 +10,8 @@ import torch
 from lnexp.config.schema import Model
 from lnexp.measure import forward
 from lnexp.measure.forward import ForwardProbe, attention_entropy, token_cosine
+from lnexp.model.catalog import PLACEMENTS
 from lnexp.model.init import build
-from lnexp.model.placements import PLACEMENTS
 from tests.measure.readings import readings
 
 CONFIG = Model(depth=3, width=16, heads=2, context=8, init="xavier")

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from lnexp.config.schema import Measure, Model, RunConfig, Train
 from lnexp.messages import UserError
+from lnexp.model.catalog import NORMS, PLACEMENTS
 from lnexp.model.check import architecture
 from lnexp.model.init import build
 from lnexp.model.memory import (
@@ -21,8 +22,6 @@ from lnexp.model.memory import (
     parameters,
     peak_bytes,
 )
-from lnexp.model.norms import NORMS
-from lnexp.model.placements import PLACEMENTS
 from lnexp.train.precision import PRECISIONS
 
 

@@ -13,12 +13,11 @@ from torch.nn import functional as F
 
 from lnexp.config.schema import Model
 from lnexp.measure.forward import ForwardProbe
-from lnexp.model.branches import Branch, Form
+from lnexp.model.branches import Branch
+from lnexp.model.catalog import NORMS, PLACEMENTS, Terms
 from lnexp.model.check import on_meta
 from lnexp.model.gpt import GPT
 from lnexp.model.init import build
-from lnexp.model.norms import NORMS
-from lnexp.model.placements import PLACEMENTS
 from tests.measure.readings import readings
 from tests.model.equations import EQUATIONS, NO_SKIP, network_np
 
@@ -160,7 +159,7 @@ def test_an_absent_skip_is_left_out_so_an_infinite_input_stays_out_of_the_sum():
         def forward(self, x):
             return torch.zeros_like(x)
 
-    branch = Branch(Zero(), Form(), residual=False, new_norm=torch.nn.Identity)
+    branch = Branch(Zero(), Terms(), residual=False, new_norm=torch.nn.Identity)
     assert not branch(torch.full((1, 1, 4), float("inf"))).isnan().any()
 
 

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from lnexp.config.schema import Model
+from lnexp.model.catalog import NORMS
 from lnexp.model.check import is_norm
 from lnexp.model.init import build
-from lnexp.model.norms import NORMS, BatchNorm, PowerNorm, ScaleNorm, build_norm
+from lnexp.model.norms import BatchNorm, PowerNorm, ScaleNorm, build_norm
 from tests.model.equations import NORMS_NP
 
 D = 8

@@ -6,13 +6,12 @@ from math import isfinite, sqrt
 import pytest
 import torch
 
-from lnexp.config.rules import WITHOUT_NORM, WITHOUT_SKIP, canonical, clashes
+from lnexp.config.rules import canonical, clashes
 from lnexp.config.schema import Data, Measure, Model, RunConfig, Train
 from lnexp.data import Corpus, load
+from lnexp.model.catalog import NORMS, PLACEMENTS, Seat
 from lnexp.model.gpt import GPT
 from lnexp.model.init import build, draw_of, weights
-from lnexp.model.norms import NORMS
-from lnexp.model.placements import PLACEMENTS, Seat
 from lnexp.train.loop import train
 from lnexp.train.state import State, set_up
 from tests.model.equations import NO_SKIP
@@ -51,17 +50,15 @@ def test_lns_divides_by_the_root_of_the_block_from_1():
 
 @pytest.mark.parametrize("N, posts", [(1, 1), (4, 1), (5, 2), (12, 3), (100, 25)])
 def test_mix_is_post_in_the_first_quarter_rounded_up(N, posts):
-    forms = [PLACEMENTS["mix"].at(Seat(block, "attn", N)) for block in range(N)]
-    assert [form.after for form in forms] == [True] * posts + [False] * (N - posts)
-    assert all(form.before != form.after for form in forms)
+    terms = [PLACEMENTS["mix"].at(Seat(block, "attn", N)) for block in range(N)]
+    assert [t.after for t in terms] == [True] * posts + [False] * (N - posts)
+    assert all(t.before != t.after for t in terms)
 
 
-def test_the_tables_of_the_config_agree_with_the_placements():
-    assert set(WITHOUT_SKIP) == set(NO_SKIP)
-    bare = {
-        name for name, p in PLACEMENTS.items() if not (p.before or p.inside or p.after or p.final)
-    }
-    assert set(WITHOUT_NORM) == bare
+def test_the_catalog_tells_which_placements_hold_no_norm_and_which_may_drop_their_skip():
+    assert {name for name, p in PLACEMENTS.items() if p.drops_skip} == set(NO_SKIP)
+    bare = {name for name, p in PLACEMENTS.items() if not p.has_norm}
+    assert bare == {"none", "rezero", "tfixup"}
 
 
 @pytest.mark.parametrize(
@@ -148,7 +145,7 @@ def state_of(corpus: Corpus, level: str = "full", **model) -> State:
 def test_three_steps_are_trained_and_every_reading_filled(corpus, placement, norm):
     rows = list(train(state_of(corpus, placement=placement, norm=norm)))
     assert len(rows) == 3 and all(isfinite(row.step.loss) for row in rows)
-    normed = placement not in WITHOUT_NORM
+    normed = PLACEMENTS[placement].has_norm
     for row in rows:
         assert not [e for e in row.events if e.kind != "zero_gradient"]
         for layer in row.layers:
