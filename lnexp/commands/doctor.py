@@ -22,7 +22,8 @@ def doctor(as_json: bool) -> None:
 def examine() -> dict[str, Any]:
     import torch
 
-    from lnexp.train.precision import PRECISIONS, resolve_device
+    from lnexp.model.catalog import PRECISIONS
+    from lnexp.train.precision import resolve_device
 
     device = resolve_device("auto")
     return {

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from lnexp.messages import UserError
+from lnexp.model.catalog import EXAMPLES, NORMS
 from lnexp.terminal.sheet import Column, Sheet
 
 Values = list[list[float]]  # rows x features; a single column: one value a row
@@ -152,22 +153,6 @@ def _largest(values: Values) -> float:
 
 
 EPS_SHOWN = [1e-12, 1e-8, 1e-5, 1e-2, 1.0]
-AXES = {
-    "layernorm": "Mean and variance over the features of each row (token).",
-    "layernorm_std": "Mean and deviation over the features of each row (token).",
-    "rmsnorm": "Mean square over the features of each row (token); no mean is taken off.",
-    "batchnorm": "Mean and variance over the rows (the batch), for each feature on its own.",
-    "scalenorm": "Length over the features of each row (token).",
-    "dyt": "No statistics: each number on its own.",
-}
-EQUATIONS = {
-    "layernorm": "(x - mean) / sqrt(var + eps) * g + b",
-    "layernorm_std": "(x - mean) / (std + eps) * g + b, std unbiased",
-    "rmsnorm": "x / sqrt(mean x^2 + eps) * g",
-    "batchnorm": "(x - mean) / sqrt(var + eps) * g + b, over the batch",
-    "scalenorm": "sqrt(d) x / max(norm(x), eps)",
-    "dyt": "tanh(a x) * g + b",
-}
 
 
 def norm(
@@ -185,7 +170,7 @@ def norm(
         raise UserError(f"--eps {eps:g}: write a number, 0 or more")
     gains, biases = _vector("--gain", gain, len(rows[0])), _vector("--bias", bias, len(rows[0]))
 
-    from lnexp.model.worked import DTYPES, EPS, rms_over_eps, work_out
+    from lnexp.model.worked import DTYPES, rms_over_eps, work_out
 
     if dtype not in DTYPES:
         raise UserError(f"--dtype {dtype}: write {', '.join(DTYPES)}")
@@ -198,17 +183,17 @@ def norm(
             values = [item for item in values if item[0] not in ("times gain", "plus bias")]
         worked[name] = values
     if as_json:
-        used = {name: EPS.get(name, 1e-5) if eps is None else eps for name in worked}
+        used = {name: EXAMPLES[name].eps if eps is None else eps for name in worked}
         print(_json(worked, used, dtype))
         return
     for name, values in worked.items():
         below = [*_below(name, rows), *why_nonfinite(values, dtype)]
-        print_steps(console, name, EQUATIONS[name], below, values)
+        print_steps(console, name, equation(name), below, values)
     if len(worked) > 1:
         print_side_by_side(console, [(name, values[-1][1]) for name, values in worked.items()])
-    with_eps = [name for name in norms if name != "dyt"]
+    with_eps = [name for name in norms if NORMS[name].beside_eps is not None]
     if with_eps:
-        used = {name: EPS.get(name, 1e-5) if eps is None else eps for name in with_eps}
+        used = {name: EXAMPLES[name].eps if eps is None else eps for name in with_eps}
         shown = sorted({*EPS_SHOWN, *used.values()})
         rms = {n: dict(zip(shown, rms_over_eps(n, rows, shown, dtype), strict=True)) for n in used}
         print_eps(console, rms, used, dtype)
@@ -221,8 +206,8 @@ def _json(worked: Mapping[str, Sequence[tuple[str, Any]]], eps: Mapping[str, flo
     return strict_json(
         {
             name: {
-                "equation": EQUATIONS[name],
-                "eps": None if name == "dyt" else eps[name],
+                "equation": equation(name),
+                "eps": None if NORMS[name].beside_eps is None else eps[name],
                 "dtype": dtype,
                 "steps": [{"name": step, "values": values} for step, values in steps],
             }
@@ -231,14 +216,19 @@ def _json(worked: Mapping[str, Sequence[tuple[str, Any]]], eps: Mapping[str, flo
     ).rstrip("\n")
 
 
+def equation(norm: str) -> str:
+    """As it stands over the worked example."""
+    return EXAMPLES[norm].equation or NORMS[norm].equation
+
+
 def _below(norm: str, rows: list[list[float]]) -> list[str]:
     """What the statistics are over, and what they divide by."""
-    lines = [AXES[norm]]
-    count = len(rows) if norm == "batchnorm" else len(rows[0])
-    if norm in ("layernorm", "batchnorm"):
-        lines.append(f"The variance divides by N = {count}.")
-    elif norm == "layernorm_std":
-        lines.append(f"The variance divides by N - 1 = {count - 1}.")
+    example = EXAMPLES[norm]
+    lines = [example.over]
+    count = len(rows) if NORMS[norm].over_batch else len(rows[0])
+    if example.divides_by:
+        number = count - 1 if example.divides_by == "N - 1" else count
+        lines.append(f"The variance divides by {example.divides_by} = {number}.")
     if norm == "batchnorm" and len(rows) < 2:
         lines.append(
             "batchnorm needs two rows or more: one row is its own mean, and nothing is left of it. "
@@ -260,8 +250,8 @@ def _rows(words: list[str]) -> list[list[float]]:
 def _norms(names: str) -> list[str]:
     norms = [name.strip() for name in names.split(",") if name.strip()]
     for name in norms:
-        if name not in EQUATIONS:
-            raise UserError(f"--norm {name}: write {', '.join(EQUATIONS)}; several with commas")
+        if name not in EXAMPLES:
+            raise UserError(f"--norm {name}: write {', '.join(EXAMPLES)}; several with commas")
     return norms or ["layernorm"]
 
 

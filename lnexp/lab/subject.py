@@ -19,7 +19,7 @@ from lnexp.model.gpt import GPT
 from lnexp.model.init import build
 from lnexp.rows import Part
 from lnexp.runs.trained import load_trained
-from lnexp.train.precision import PRECISIONS
+from lnexp.train.precision import FORMATS
 
 CPU = torch.device("cpu")
 
@@ -48,7 +48,7 @@ class Subject:
         their running statistics have seen none yet."""
         settings = self.config
         model = build(settings.model, len(self.corpus.vocabulary), settings.seed.init)
-        return _seeing(model.to(PRECISIONS[settings.train.precision].weights).double().eval())
+        return _seeing(model.to(FORMATS[settings.train.precision].weights).double().eval())
 
     def windows(self) -> list[tuple[Tensor, Tensor]]:
         """x_BT and y_BT of the validation text, of the training text where there is none."""

@@ -272,6 +272,7 @@ NORMS: dict[str, Norm] = {
         example=Example("No statistics: each number on its own.", equation="tanh(a x) * g + b"),
     ),
 }
+EXAMPLES = {name: norm.example for name, norm in NORMS.items() if norm.example is not None}
 
 
 # Inits. N(0, s): normal with standard deviation s.
@@ -345,6 +346,24 @@ OPTIMIZERS: dict[str, Update] = {
     "sgd": Update(
         "w - lr u, u = momentum u + g + lambda w", "Sutskever 2013; PyTorch", reads_momentum=True
     ),
+}
+
+
+@dataclass(frozen=True)
+class Precision:
+    """torch's type of the weights (and so of gradients and moments), and autocast's, if any."""
+
+    weights: str
+    autocast: str = ""
+
+
+PRECISIONS: dict[str, Precision] = {
+    "fp32": Precision("float32"),
+    "fp64": Precision("float64"),
+    "bf16": Precision("bfloat16"),
+    "fp16": Precision("float16"),
+    "bf16-mixed": Precision("float32", "bfloat16"),
+    "fp16-mixed": Precision("float32", "float16"),
 }
 
 

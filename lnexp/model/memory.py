@@ -15,12 +15,11 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 
 from lnexp.config.schema import RunConfig
+from lnexp.model.catalog import OPTIMIZERS, PRECISIONS
 from lnexp.model.check import countable, on_meta
 from lnexp.model.gpt import GPT
 
 SAMPLED = 8  # blocks whose forward is looked at: a thousand would take seconds
-WEIGHTS = {"fp64": torch.float64, "fp16": torch.float16, "bf16": torch.bfloat16}
-AUTOCAST = {"fp16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 
 # As measured (scripts/bench/depth.py).
 PROCESS = 360 * 2**20  # Python and torch's CPU build, with what they load in a first step
@@ -35,7 +34,7 @@ def peak_bytes(config: RunConfig, vocabulary: int, recompute: bool = False) -> i
     inputs and what the largest block makes. Where an update is measured, the weights before it and
     the difference have memory of their own. A snapshot is made in memory.
     """
-    moments = {"sgd": 1 if config.train.momentum else 0}.get(config.train.optimizer, 2)
+    moments = OPTIMIZERS[config.train.optimizer].moments(config.train.momentum)
     weights = parameters(config, vocabulary) * _type(config).itemsize
     copies = 0 if config.measure.level == "off" else 2
     activations = int(LOOSE * activation_bytes(config, vocabulary, recompute))
@@ -46,7 +45,7 @@ def peak_bytes(config: RunConfig, vocabulary: int, recompute: bool = False) -> i
 
 def _type(config: RunConfig) -> torch.dtype:
     """Of the weights."""
-    return WEIGHTS.get(config.train.precision, torch.float32)
+    return getattr(torch, PRECISIONS[config.train.precision].weights)
 
 
 def parameters(config: RunConfig, vocabulary: int) -> int:
@@ -111,7 +110,7 @@ class Kept:
 
 def kept_bytes(config: RunConfig, vocabulary: int, recompute: bool) -> int:
     """activation_bytes() read off the whole model."""
-    autocast = AUTOCAST.get(config.train.precision)
+    autocast = PRECISIONS[config.train.precision].autocast
     with FakeTensorMode(), countable("train.batch_size", "an activation"):
         with _made_in(_type(config)):
             model = GPT(config.model, vocabulary)
@@ -129,7 +128,10 @@ def kept_bytes(config: RunConfig, vocabulary: int, recompute: bool) -> int:
             return call
 
         blocks = [apart(block) for block in model.blocks] if recompute else model.blocks
-        with kept.listening(), torch.autocast("cpu", autocast) if autocast else nullcontext():
+        with (
+            kept.listening(),
+            torch.autocast("cpu", getattr(torch, autocast)) if autocast else nullcontext(),
+        ):
             logits = model.through(ids_BT, blocks)
             F.cross_entropy(logits.flatten(0, 1), ids_BT.flatten())
     return kept.bytes + max((block.bytes for block in inside), default=0)

@@ -10,14 +10,15 @@ from math import sqrt
 import torch
 from torch import Tensor
 
+from lnexp.model.catalog import EXAMPLES
+from lnexp.model.norms import ALPHA
+
 DTYPES = {
     "fp64": torch.float64,
     "fp32": torch.float32,
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
 }
-EPS = {"layernorm_std": 1e-6, "batchnorm": 1e-5}  # the others: 1e-5
-DYT_A = 0.5
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,9 @@ def _scalenorm(given: Inputs) -> Steps:
 
 
 def _dyt(given: Inputs) -> Steps:
-    yield "a x, a = 0.5", DYT_A * given.x_RD
-    yield from _learned((DYT_A * given.x_RD).tanh(), given)
+    x_RD = ALPHA * given.x_RD
+    yield f"a x, a = {ALPHA}", x_RD
+    yield from _learned(x_RD.tanh(), given)
 
 
 WORKED: dict[str, Callable[[Inputs], Steps]] = {
@@ -119,7 +121,7 @@ def work_out(
     width = x_RD.shape[-1]
     given = Inputs(
         x_RD=x_RD,
-        eps=torch.tensor(EPS.get(norm, 1e-5) if eps is None else eps, dtype=kind),
+        eps=torch.tensor(EXAMPLES[norm].eps if eps is None else eps, dtype=kind),
         gain_D=torch.tensor(gain or [1.0] * width, dtype=kind),
         bias_D=torch.tensor(bias or [0.0] * width, dtype=kind),
     )

@@ -14,7 +14,7 @@ from lnexp.config.schema import RunConfig
 from lnexp.data import Corpus
 from lnexp.model.check import step_flops
 from lnexp.train.loop import train, validation_loss
-from lnexp.train.precision import PRECISIONS, product_rate
+from lnexp.train.precision import FORMATS, product_rate
 from lnexp.train.state import set_up
 
 SECONDS = 4.0  # for all shapes of a plan together
@@ -79,7 +79,7 @@ def _at(config: RunConfig, depth: int, recompute: bool) -> RunConfig:
 
 def _least(shallow: list[RunConfig], corpus: Corpus, device: str) -> float:
     """Seconds that timing takes, by the products alone."""
-    products = PRECISIONS[shallow[0].train.precision].products
+    products = FORMATS[shallow[0].train.precision].products
     flops = sum(step_flops(c, len(corpus.vocabulary)) for c in shallow) * (1 + STEPS)
     return flops / (REACHED * product_rate(products, device))
 

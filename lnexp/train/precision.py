@@ -1,4 +1,4 @@
-"""Number formats. A new precision is one entry of PRECISIONS."""
+"""Number formats, which of them work here and how fast, and the scale of the loss."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from lnexp.config.schema import Train
+from lnexp.model.catalog import PRECISIONS
 
 SLOW = 2.0  # times fp32: from here on a precision is announced as slow
 
@@ -33,13 +34,9 @@ class Format:
         return torch.autocast(device.type, dtype=self.autocast)
 
 
-PRECISIONS: dict[str, Format] = {
-    "fp32": Format(torch.float32),
-    "fp64": Format(torch.float64),
-    "bf16": Format(torch.bfloat16),
-    "fp16": Format(torch.float16),
-    "bf16-mixed": Format(torch.float32, torch.bfloat16),
-    "fp16-mixed": Format(torch.float32, torch.float16),
+FORMATS: dict[str, Format] = {
+    name: Format(getattr(torch, p.weights), getattr(torch, p.autocast) if p.autocast else None)
+    for name, p in PRECISIONS.items()
 }
 
 
@@ -64,7 +61,7 @@ def device_problem(device: str) -> str | None:
 @cache
 def precision_problem(precision: str, device: str) -> str | None:
     """Why a precision does not work there, by one small step of everything a model does."""
-    number_format, place = PRECISIONS[precision], torch.device(device)
+    number_format, place = FORMATS[precision], torch.device(device)
     try:
         weight = torch.nn.Parameter(torch.ones(8, 8, dtype=number_format.weights, device=place))
         gain = torch.ones(8, dtype=number_format.weights, device=place)
@@ -82,7 +79,7 @@ def precision_problem(precision: str, device: str) -> str | None:
 
 def slowness(precision: str, device: str) -> float:
     """Time of a matrix product in that precision over fp32's."""
-    narrow = PRECISIONS[precision].products
+    narrow = FORMATS[precision].products
     return product_rate(torch.float32, device) / product_rate(narrow, device)
 
 
@@ -103,13 +100,9 @@ def product_rate(dtype: torch.dtype, device: str = "cpu") -> float:
         torch.set_num_threads(threads)
 
 
-# Loss scaling: none, a fixed factor, or torch's dynamic GradScaler.
-#
-# A half-precision gradient below 6e-8 is 0; a loss multiplied by S keeps gradients S times smaller.
-
-
 class LossScale:
-    """The factor S of a run.
+    """The factor S of a run: none, fixed, or that of torch's dynamic GradScaler. A half-precision
+    gradient below 6e-8 is 0; a loss multiplied by S keeps gradients S times smaller.
 
     With fp32 master weights gradients are divided by S after backward. With fp16 weights they stay
     scaled: Adam sees them so (its eps acts as eps / S), and only figures and clipping divide.

@@ -20,7 +20,7 @@ from lnexp.model.init import build
 from lnexp.model.memory import peak_bytes
 from lnexp.train.blocks import compiled, recomputed, recomputes
 from lnexp.train.optim import new_optimizer
-from lnexp.train.precision import PRECISIONS, Format, LossScale
+from lnexp.train.precision import FORMATS, Format, LossScale
 from lnexp.train.rewind import DropoutStream, RunningStatistics
 
 Forward = Callable[[Tensor], Tensor]  # ids BT -> logits BTV
@@ -78,7 +78,7 @@ def set_up(config: RunConfig, corpus: Corpus, device: str, memory: float = inf) 
     torch.set_num_threads(config.train.threads)
     torch.set_flush_denormal(config.train.flush_denormal)
     target = torch.device(device)
-    number_format = PRECISIONS[config.train.precision]
+    number_format = FORMATS[config.train.precision]
     model = build(config.model, len(corpus.vocabulary), config.seed.init)
     model.to(device=target, dtype=number_format.weights)
     blocks = compiled(model) if config.train.compile else model.blocks

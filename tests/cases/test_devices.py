@@ -13,10 +13,10 @@ from lnexp.figures.canvas import house_style
 from lnexp.figures.drawing import Sweep
 from lnexp.figures.plots import PICTURES
 from lnexp.messages import UserError
+from lnexp.model.catalog import PRECISIONS
 from lnexp.results.axes import dress
 from lnexp.runs.environment import environment
 from lnexp.sample import Sampler, next_letter
-from lnexp.train.precision import PRECISIONS
 from tests.cases.conftest import run_here
 from tests.cases.trained import MARKOV, config, corpus, state_of, told
 from tests.cli import lnexp

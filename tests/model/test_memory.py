@@ -22,7 +22,7 @@ from lnexp.model.memory import (
     parameters,
     peak_bytes,
 )
-from lnexp.train.precision import PRECISIONS
+from lnexp.train.precision import FORMATS
 
 
 def config(model=None, measure=None, **settings) -> RunConfig:
@@ -35,7 +35,7 @@ def config(model=None, measure=None, **settings) -> RunConfig:
 
 def really_kept(of: RunConfig) -> int:
     """Bytes of the storages that one forward on real tensors leaves in the graph."""
-    number_format, cpu = PRECISIONS[of.train.precision], torch.device("cpu")
+    number_format, cpu = FORMATS[of.train.precision], torch.device("cpu")
     model = build(of.model, 103, 0).to(number_format.weights)
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, torch.Tensor] = {}
@@ -50,7 +50,7 @@ def really_kept(of: RunConfig) -> int:
     return sum(t.untyped_storage().nbytes() for at, t in kept.items() if at not in weights)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", FORMATS)
 @pytest.mark.parametrize("attention", ["sdpa", "plain"])
 def test_activations_are_those_that_torch_really_keeps(precision, attention):
     of = config({"depth": 2, "attention": attention, "dropout": 0.1}, precision=precision)

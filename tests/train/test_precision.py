@@ -10,7 +10,7 @@ from lnexp.data import load
 from lnexp.measure.nonfinite import MOST_SKIPS
 from lnexp.runs.environment import observe
 from lnexp.train.loop import train
-from lnexp.train.precision import PRECISIONS, precision_problem
+from lnexp.train.precision import FORMATS, precision_problem
 from lnexp.train.state import State, set_up
 
 CORPUS = load(Data(source="markov", length=5000))
@@ -30,7 +30,7 @@ def records(**settings):
     return list(train(state_of(**settings)))
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", FORMATS)
 def test_every_precision_trains_and_its_first_figures_are_those_of_fp64(precision):
     wide, narrow = records(precision="fp64")[0], records(precision=precision)[0]
     assert precision_problem(precision, "cpu") is None
