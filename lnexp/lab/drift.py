@@ -114,7 +114,7 @@ def _moments(state: State, bodies: list[nn.Module], x_BT: Tensor) -> Moments:
         body.register_forward_pre_hook(lambda _, args: seen.append(args[0].double().flatten(0, 1)))
         for body in bodies
     ]
-    with state.running.kept(), state.dropout.again(), state.dropout.active():
+    with state.running.restored(), state.dropout.again(), state.dropout.active():
         with state.format.forward(x_BT.device):
             state.model(x_BT)
     for handle in handles:

@@ -128,13 +128,13 @@ def root(value: float | None, degree: int) -> float | None:
 
 def _total(norms: Sequence[float | None]) -> float | None:
     """Of those measured."""
-    there = [norm for norm in norms if norm is not None]
-    return total(there) if there else None
+    measured = [norm for norm in norms if norm is not None]
+    return total(measured) if measured else None
 
 
 def _only(choose: Any, values: Sequence[float | None]) -> float | None:
-    there = [value for value in values if value is not None]
-    return float(choose(np.array(there))) if there else None
+    measured = [value for value in values if value is not None]
+    return float(choose(np.array(measured))) if measured else None
 
 
 def _path(before: Sequence[float | None], sums: Sequence[float | None]) -> float | None:

@@ -1,11 +1,12 @@
-"""What passes through a model in one forward, noted by functions that stand in for modules' own and
-copied a few places at a time.
+"""Forward readings of one step (level full): what each is, and the probe that takes them.
 
-A stand-in takes less time than a hook, for which torch calls a module the long way. It
-holds what it saw, uncopied, until enough has come together: no module of lnexp's own models writes
-into what it was given or has given on.
+The probe listens by functions that stand in for modules' own and are gone when the forward is over:
+a stand-in takes less time than a hook, for which torch calls a module the long way. What it saw it
+holds uncopied until enough has come together, then copies it a few places at a time: no module of
+lnexp's own models writes into what it was given or has given on.
 
-Shapes: B sequences read; P places of one kind at once; U different tensors.
+Shapes: B sequences read, T time, D width; P places of one kind at once; U different tensors.
+Readings are taken in fp64, those of attention scores in fp32 or wider.
 """
 
 from collections import defaultdict
@@ -25,6 +26,53 @@ from lnexp.model.check import is_norm
 from lnexp.model.gpt import GPT, Attention
 from lnexp.model.norms import beside_eps
 from lnexp.rows import Place
+
+Reading = tuple[Sequence[Place], str, Tensor]  # P places, a field, its P values
+AT_ONCE = 2**16  # elements of the stream, so that a thousand blocks are not all in fp64 together
+
+
+def rms(x: Tensor) -> Tensor:
+    """sqrt(mean x^2) over all elements."""
+    return x.square().mean().sqrt()
+
+
+def token_cosine(x_BTD: Tensor) -> Tensor:
+    """Mean off-diagonal cosine between positions: (|sum u|^2 - sum |u|^2) / (T (T - 1)). Places
+    may stand before B."""
+    T = x_BTD.shape[-2]
+    lengths_BT = torch.linalg.vector_norm(x_BTD, dim=-1)
+    shrunk_BT = 1 / lengths_BT.clamp_min(1e-12)
+    sum_BD = (shrunk_BT[..., None, :] @ x_BTD)[..., 0, :]
+    together = sum_BD.square().sum(-1) - (lengths_BT * shrunk_BT).square().sum(-1)
+    return (together / (T * (T - 1))).mean(-1)
+
+
+def attention_entropy(scores_BHTT: Tensor) -> Tensor:
+    """Mean over rows t > 1 of -sum p ln p / ln t: 1 is uniform, 0 looks at one position. Places may
+    stand before B."""
+    p = scores_BHTT.softmax(-1)
+    # 0 ln 0 counts as 0; a row with a NaN is NaN everywhere.
+    sums = (p * scores_BHTT.log_softmax(-1)).nansum(-1)
+    entropies = torch.where(p[..., 0].isnan(), p[..., 0], -sums)[..., 1:]
+    T = scores_BHTT.shape[-1]
+    positions = torch.arange(2, T + 1, dtype=torch.float64, device=entropies.device)
+    shares = entropies / positions.log().to(entropies)
+    return shares.mean((-3, -2, -1))
+
+
+def _rms(x_P: Tensor) -> Tensor:
+    """P, over all else."""
+    return x_P.double().flatten(1).square().mean(1).sqrt()
+
+
+def _largest(x_PBTD: Tensor) -> Tensor:
+    """PBT: of each token max |x|; 0 where all its features are."""
+    return x_PBTD.abs().amax(-1)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """fp32 or wider."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 class Taps:
@@ -83,22 +131,22 @@ class Copies:
 
     def each(self, number: Callable[[Tensor], Tensor]) -> Tensor:
         """U..., in the order that `rows` count in."""
-        found = [number(stack) for stack in self.stacks]
-        return found[0] if len(found) == 1 else torch.cat(found)
+        numbers = [number(stack) for stack in self.stacks]
+        return numbers[0] if len(numbers) == 1 else torch.cat(numbers)
 
     def of(self, kind: str, number: Callable[[Tensor], Tensor]) -> Tensor:
         """P..., in the order of the places."""
         if len(self.stacks) == 1:
             return number(picked(self.stacks[0], self.rows[kind]))
-        found, order, start = [], [], 0
+        numbers, order, start = [], [], 0
         for stack in self.stacks:
             rows = {p: row - start for p, row in enumerate(self.rows[kind])}
             mine = {p: row for p, row in rows.items() if 0 <= row < stack.shape[0]}
             if mine:
-                found.append(number(picked(stack, tuple(mine.values()))))
+                numbers.append(number(picked(stack, tuple(mine.values()))))
                 order += mine
             start += stack.shape[0]
-        return picked(torch.cat(found), tuple(sorted(range(len(order)), key=order.__getitem__)))
+        return picked(torch.cat(numbers), tuple(sorted(range(len(order)), key=order.__getitem__)))
 
 
 def picked(stack: Tensor, rows: tuple[int, ...]) -> Tensor:
@@ -111,59 +159,6 @@ def _index(rows: tuple[int, ...], device: torch.device) -> slice | Tensor:
     if rows == tuple(range(rows[0], rows[0] + len(rows))):
         return slice(rows[0], rows[-1] + 1)
     return torch.tensor(rows, device=device)
-
-
-# Forward readings of one step (level full), by taps that are gone when the step is over.
-#
-# Shapes: B sequences read, T time, D width; P places at once. Readings are taken in fp64, those of
-# attention scores in fp32 or wider.
-
-
-Reading = tuple[Sequence[Place], str, Tensor]  # P places, a field, its P values
-AT_ONCE = 2**16  # elements of the stream, so that a thousand blocks are not all in fp64 together
-
-
-def rms(x: Tensor) -> Tensor:
-    """sqrt(mean x^2) over all elements."""
-    return x.square().mean().sqrt()
-
-
-def token_cosine(x_BTD: Tensor) -> Tensor:
-    """Mean off-diagonal cosine between positions: (|sum u|^2 - sum |u|^2) / (T (T - 1)). Places
-    may stand before B."""
-    T = x_BTD.shape[-2]
-    lengths_BT = torch.linalg.vector_norm(x_BTD, dim=-1)
-    shrunk_BT = 1 / lengths_BT.clamp_min(1e-12)
-    sum_BD = (shrunk_BT[..., None, :] @ x_BTD)[..., 0, :]
-    together = sum_BD.square().sum(-1) - (lengths_BT * shrunk_BT).square().sum(-1)
-    return (together / (T * (T - 1))).mean(-1)
-
-
-def attention_entropy(scores_BHTT: Tensor) -> Tensor:
-    """Mean over rows t > 1 of -sum p ln p / ln t: 1 is uniform, 0 looks at one position. Places may
-    stand before B."""
-    p = scores_BHTT.softmax(-1)
-    # 0 ln 0 counts as 0; a row with a NaN is NaN everywhere.
-    sums = (p * scores_BHTT.log_softmax(-1)).nansum(-1)
-    entropies = torch.where(p[..., 0].isnan(), p[..., 0], -sums)[..., 1:]
-    T = scores_BHTT.shape[-1]
-    positions = torch.arange(2, T + 1, dtype=torch.float64, device=entropies.device)
-    shares = entropies / positions.log().to(entropies)
-    return shares.mean((-3, -2, -1))
-
-
-def _rms(x_P: Tensor) -> Tensor:
-    """P, over all else."""
-    return x_P.double().flatten(1).square().mean(1).sqrt()
-
-
-def _largest(x_PBTD: Tensor) -> Tensor:
-    """PBT: of each token max |x|; 0 where all its features are."""
-    return x_PBTD.abs().amax(-1)
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 class ForwardProbe:

@@ -1,4 +1,4 @@
-"""Tensors that are spread over processes: what of them lies here."""
+"""A tensor in a few numbers; of one that is spread over processes, what lies here."""
 
 from typing import Any, cast
 
@@ -19,9 +19,6 @@ def local(tensor: Tensor) -> Tensor:
 def full(tensor: Tensor) -> Tensor:
     """The whole of it, gathered from every process."""
     return cast(Any, tensor).full_tensor() if is_sharded(tensor) else tensor
-
-
-# A tensor in a few numbers.
 
 
 def describe(tensor: Tensor) -> dict[str, Any]:

@@ -314,7 +314,7 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 @dataclass(frozen=True)
-class Update:
+class UpdateRule:
     """An optimizer's step."""
 
     equation: str
@@ -332,18 +332,18 @@ class Update:
         return 2 if self.reads_betas else int(momentum > 0)
 
 
-OPTIMIZERS: dict[str, Update] = {
-    "adamw": Update(
+OPTIMIZERS: dict[str, UpdateRule] = {
+    "adamw": UpdateRule(
         "w - lr (m / (sqrt(v) + eps) + lambda w), m and v of g, bias-corrected",
         "Loshchilov 2019; PyTorch",
         reads_betas=True,
     ),
-    "adam": Update(
+    "adam": UpdateRule(
         "w - lr m / (sqrt(v) + eps), m and v of g + lambda w, bias-corrected",
         "Kingma 2015; PyTorch",
         reads_betas=True,
     ),
-    "sgd": Update(
+    "sgd": UpdateRule(
         "w - lr u, u = momentum u + g + lambda w", "Sutskever 2013; PyTorch", reads_momentum=True
     ),
 }

@@ -85,8 +85,8 @@ def _made_in(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(usual)
 
 
-class Kept:
-    """Storages that autograd keeps, each counted once."""
+class Storages:
+    """Those that autograd keeps, each counted once."""
 
     def __init__(self, without: Iterable[Tensor]) -> None:
         self.sizes: dict[int, int] = {}
@@ -115,13 +115,13 @@ def kept_bytes(config: RunConfig, vocabulary: int, recompute: bool) -> int:
         with _made_in(_type(config)):
             model = GPT(config.model, vocabulary)
         ids_BT = torch.zeros(config.train.batch_size, config.model.context, dtype=torch.long)
-        kept, inside = Kept(model.parameters()), list[Kept]()
+        whole, inside = Storages(model.parameters()), list[Storages]()
 
         def apart(block: Callable[..., Any]) -> Callable[..., Any]:
             def call(*streams_BTD: Tensor) -> Any:
                 for stream in streams_BTD:
-                    kept.keep(stream)
-                inside.append(Kept([*model.parameters(), *streams_BTD]))
+                    whole.keep(stream)
+                inside.append(Storages([*model.parameters(), *streams_BTD]))
                 with inside[-1].listening():
                     return block(*streams_BTD)
 
@@ -129,9 +129,9 @@ def kept_bytes(config: RunConfig, vocabulary: int, recompute: bool) -> int:
 
         blocks = [apart(block) for block in model.blocks] if recompute else model.blocks
         with (
-            kept.listening(),
+            whole.listening(),
             torch.autocast("cpu", getattr(torch, autocast)) if autocast else nullcontext(),
         ):
             logits = model.through(ids_BT, blocks)
             F.cross_entropy(logits.flatten(0, 1), ids_BT.flatten())
-    return kept.bytes + max((block.bytes for block in inside), default=0)
+    return whole.bytes + max((block.bytes for block in inside), default=0)

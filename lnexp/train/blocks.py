@@ -1,8 +1,9 @@
-"""torch.compile, block by block: blocks of one form share a compilation, whatever the depth.
+"""How training calls a model's blocks: compiled, or computed again in backward.
 
-The compiled calls stand beside the model, not in it: its modules keep their names, so snapshots
-and rows are the same with and without.
-
+The calls stand beside the model, not in it: its modules keep their names, so snapshots and rows are
+the same with and without. Compiled blocks of one form share a compilation, whatever the depth.
+Activation checkpointing computes a block again instead of keeping what its forward made; values,
+dropout's draws and running statistics are those of training without, bit for bit.
 """
 
 import os
@@ -18,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lnexp.config.schema import RunConfig
 from lnexp.model.gpt import GPT
+from lnexp.train.rewind import copies, fill, restored
 
 COMPILERS = ("g++", "clang++", "c++", "cl")  # one of them turns what torch writes into code
 
@@ -46,12 +48,6 @@ def compiled(model: GPT) -> list[Callable[..., Any]]:
     return [torch.compile(block, dynamic=False, options=OPTIONS) for block in model.blocks]
 
 
-# Activation checkpointing, block by block: backward computes a block again instead of keeping
-# what its forward made.
-#
-# Values, dropout's draws and running statistics are those of training without, bit for bit.
-
-
 def recomputes(config: RunConfig, memory: float, needs: Callable[[], int]) -> bool:
     """Whether a run that may take `memory` bytes, and needs those to keep all, computes its blocks
     again."""
@@ -67,7 +63,7 @@ def recomputed(block: nn.Module, call: Callable[..., Any]) -> Callable[..., Any]
     draws = any(getattr(module, "dropout", 0) for module in block.modules())
 
     def checkpointed(*streams_BTD: Tensor) -> Any:
-        entered = [buffer.clone() for buffer in buffers]
+        entered = copies(buffers)
         return checkpoint(
             call,
             *streams_BTD,
@@ -82,13 +78,6 @@ def recomputed(block: nn.Module, call: Callable[..., Any]) -> Callable[..., Any]
 @contextmanager
 def _as_entered(buffers: Sequence[Tensor], entered: Sequence[Tensor]) -> Iterator[None]:
     """The running statistics that the forward began with; afterwards they are where they were."""
-    now = [buffer.clone() for buffer in buffers]
-    with torch.no_grad():
-        for buffer, then in zip(buffers, entered, strict=True):
-            buffer.copy_(then)
-    try:
+    with restored(buffers):
+        fill(buffers, entered)
         yield
-    finally:
-        with torch.no_grad():
-            for buffer, then in zip(buffers, now, strict=True):
-                buffer.copy_(then)

@@ -1,7 +1,9 @@
-"""The parameters of a model end to end in memory: clipping, an update or a copy is one operation,
-not one for each of a thousand tensors. Every bit is as with the tensors apart.
+"""The parameters of a model end to end in memory, and their probe. Clipping, an update or a copy is
+one operation, not one for each of a thousand tensors; what the probe needs of one tensor, the same
+tensor of all blocks has in the same operation. Every bit is as with the tensors apart.
 
-Shapes: N elements of all parameters, J of those that are updated together.
+Shapes: N elements of all parameters, J of those that are updated together; K blocks, n elements of
+a tensor.
 """
 
 from collections.abc import Sequence
@@ -142,12 +144,6 @@ def _copy(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
-# The probe of a model whose parameters lie end to end: what one tensor needs, the same tensor of
-# all blocks has in the same operation.
-#
-# Shapes: N elements of all parameters; K blocks, n elements of a tensor.
-
-
 @dataclass
 class Row:
     """A tensor, or a part of one, of several blocks: equally long, equally far apart."""
@@ -164,18 +160,18 @@ class Row:
 
 def rows(pieces: Sequence[tuple[str, int, int]]) -> list[Row]:
     """Of (kind, offset, length)."""
-    found: dict[tuple[str, int], list[Row]] = {}
+    known: dict[tuple[str, int], list[Row]] = {}
     for position in sorted(range(len(pieces)), key=lambda i: pieces[i][1]):
         kind, offset, length = pieces[position]
-        row = found.setdefault((kind, length), [Row(length, offset, 0, [])])[-1]
+        row = known.setdefault((kind, length), [Row(length, offset, 0, [])])[-1]
         apart = offset - row.offset - row.stride * max(0, len(row.which) - 1)
         if len(row.which) < 2:
             row.stride = apart
         elif apart != row.stride:
             row = Row(length, offset, 0, [])
-            found[kind, length].append(row)
+            known[kind, length].append(row)
         row.which.append(position)
-    return [row for several in found.values() for row in several]
+    return [row for several in known.values() for row in several]
 
 
 def kind_of(name: str) -> str:

@@ -7,18 +7,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import isfinite
 from time import perf_counter
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from lnexp.measure.nonfinite import MOST_SKIPS, Gradients, gradient_events, nonfinite_events
-from lnexp.origin.autopsy import Autopsy
+from lnexp.model.gpt import GPT
+from lnexp.origin.autopsy import Autopsy, examine
+from lnexp.origin.update import of_update
 from lnexp.rows import EventRow, Record, StepRow
-from lnexp.train.failure import examine_step, examine_update
 from lnexp.train.flat import Flat, FlatProbe
 from lnexp.train.optim import lr_at
-from lnexp.train.state import State
+from lnexp.train.state import Forward, State
 
 CLIP_EPS = 1e-6  # as in torch's clip_grad_norm_
 Batch = tuple[Tensor, Tensor]  # ids and targets, BT each
@@ -62,7 +65,7 @@ class Before:
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class StepUpdate:
     """What a step did to the weights, if anything."""
 
     weight_norm: float  # afterwards
@@ -102,12 +105,12 @@ class Loop:
         searching = scale.dynamic and isfinite(gradients.loss) and not finite
         return Before(gradients, self.weight_norm, scale.value, finite, searching)
 
-    def update_weights(self, step: int, before: Before) -> Update:
+    def update_weights(self, step: int, before: Before) -> StepUpdate:
         """None is made by gradients that are not finite."""
         state, probe, due = self.state, self.probe, self.probe.due(step)
         if due:
             probe.keep_weights()
-        update = Update(self.weight_norm)
+        update = StepUpdate(self.weight_norm)
         if before.finite:
             clip_factor = min(1.0, self.settings.clip / (before.gradients.grad_norm + CLIP_EPS))
             if clip_factor < 1.0:
@@ -116,7 +119,7 @@ class Loop:
                 group["lr"] = lr_at(step, self.settings)
             self.flat.step()
             self.weight_norm = probe.weight_norm()
-            update = Update(self.weight_norm, clip_factor, probe.updated() if due else None)
+            update = StepUpdate(self.weight_norm, clip_factor, probe.updated() if due else None)
         if not isfinite(self.weight_norm) and state.first_bad_step is None:
             norms = probe.weight_norms()
             events = nonfinite_events(step, "optimizer", probe.names, norms)
@@ -139,7 +142,9 @@ class Loop:
             events.append(skip("skips_in_a_row", step, detail))
         return events
 
-    def examine(self, step: int, batch: Batch, before: Before, update: Update) -> Autopsy | None:
+    def examine(
+        self, step: int, batch: Batch, before: Before, update: StepUpdate
+    ) -> Autopsy | None:
         """Whether the run ends here; of its first failing step, where the value was born."""
         state = self.state
         must_end = not isfinite(update.weight_norm) or self.no_scale_helps
@@ -149,7 +154,15 @@ class Loop:
             return None
         state.first_bad_step = step
         if update.events:
-            return examine_update(state, self.probe, before.gradients, step)
+            return of_update(
+                state.optimizer,
+                self.probe.names,
+                self.probe.weights,
+                self.probe.kept,
+                step=step,
+                loss=before.gradients.loss,
+                grad_norm=before.gradients.grad_norm,
+            )
         return examine_step(state, *batch, step)
 
     @property
@@ -169,7 +182,7 @@ class Loop:
         seen.update((event.kind, event.module) for event in events)
         return events
 
-    def row(self, step: int, before: Before, update: Update, val_loss: float | None) -> StepRow:
+    def row(self, step: int, before: Before, update: StepUpdate, val_loss: float | None) -> StepRow:
         state, gradients = self.state, before.gradients
         row = StepRow(
             step=step,
@@ -192,6 +205,27 @@ class Loop:
             skipped=int(not before.finite),
             nonfinite_grads=gradients.nonfinite,
         )
+
+
+def examine_step(state: State, x_BT: Tensor, y_BT: Tensor, step: int) -> Autopsy:
+    """A loss or gradient that is not finite: the same weights, batch and dropout again."""
+
+    def run(model: nn.Module) -> Tensor:
+        state.running.rewind(model)
+        with state.dropout.again():
+            return state.scale.scale(state.losses(eager(model), x_BT, y_BT)[1])
+
+    def shadow(model: nn.Module, dtype: torch.dtype) -> Tensor:
+        state.running.rewind(model)
+        with state.dropout.again(), state.dropout.active():
+            return state.objective(eager(model), x_BT, y_BT)[1]
+
+    def eager(model: nn.Module) -> Forward:
+        return state.eager(cast(GPT, model))
+
+    # What listens to modules sees each call of theirs end.
+    with state.running.restored(), set_checkpoint_early_stop(False):
+        return examine(state.model, run, step=step, shadow=shadow)
 
 
 def joined(autopsy: Autopsy | None, events: list[EventRow]) -> list[EventRow]:

@@ -1,7 +1,8 @@
-"""Dropout's own random stream, kept apart from everything else that draws."""
+"""What a step moves beside the weights, so that it can be made again: dropout's random stream, kept
+apart from everything else that draws, and the running statistics of norms."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -45,19 +46,16 @@ class DropoutStream:
     def _devices(self) -> list[torch.device]:
         return [self.device] if self.device.type == "cuda" else []
 
-    def _read(self) -> torch.Tensor:
+    def _read(self) -> Tensor:
         if self.device.type == "cuda":
             return torch.cuda.get_rng_state(self.device)
         return torch.get_rng_state()
 
-    def _write(self, state: torch.Tensor) -> None:
+    def _write(self, state: Tensor) -> None:
         if self.device.type == "cuda":
             torch.cuda.set_rng_state(state, self.device)
         else:
             torch.set_rng_state(state)
-
-
-# Running statistics of norms, kept out of reach of what is only looked at.
 
 
 class RunningStatistics:
@@ -69,24 +67,32 @@ class RunningStatistics:
 
     def mark(self) -> None:
         """A step begins."""
-        self.marked = self._copies()
+        self.marked = copies(self.buffers)
 
     def rewind(self, model: nn.Module) -> None:
         """Put the marked ones into the model or a copy of it in another type."""
-        with torch.no_grad():
-            for buffer, then in zip(model.buffers(), self.marked, strict=True):
-                buffer.copy_(then)
+        fill(model.buffers(), self.marked)
 
-    @contextmanager
-    def kept(self) -> Iterator[None]:
+    def restored(self) -> AbstractContextManager[None]:
         """Whatever is replayed inside, they are afterwards where they were."""
-        now = self._copies()
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for buffer, then in zip(self.buffers, now, strict=True):
-                    buffer.copy_(then)
+        return restored(self.buffers)
 
-    def _copies(self) -> list[Tensor]:
-        return [buffer.clone() for buffer in self.buffers]
+
+def copies(buffers: Sequence[Tensor]) -> list[Tensor]:
+    return [buffer.clone() for buffer in buffers]
+
+
+@torch.no_grad()
+def fill(buffers: Iterable[Tensor], values: Iterable[Tensor]) -> None:
+    for buffer, value in zip(buffers, values, strict=True):
+        buffer.copy_(value)
+
+
+@contextmanager
+def restored(buffers: Sequence[Tensor]) -> Iterator[None]:
+    """Afterwards they hold what they hold now."""
+    values = copies(buffers)
+    try:
+        yield
+    finally:
+        fill(buffers, values)
