@@ -14,9 +14,10 @@ from torch.optim import Adam, AdamW, Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from lnexp.attach.distributed import Ranks, ShardedProbe
-from lnexp.attach.places import NORM, places, plain
+from lnexp.attach.places import NORM, places
 from lnexp.config.schema import Measure
 from lnexp.measure.forward import Reading, rms, token_cosine
+from lnexp.measure.groups import plain, plain_modules
 from lnexp.measure.optimizer import underflow
 from lnexp.measure.probes import LargeProbe, Probe
 from lnexp.measure.tensors import local
@@ -32,7 +33,7 @@ class StreamProbe:
 
     def __init__(self, model: nn.Module, blocks: list[str], sample: int, compiled: bool) -> None:
         self.sample = sample
-        modules = {plain(f"{name}.")[:-1]: m for name, m in model.named_modules()}
+        modules = dict(plain_modules(model))
         self.blocks = [modules[name] for name in blocks if name in modules]
         # Code that is compiled already does not see hooks, and what is yet to be compiled would
         # come out in other pieces, which may round differently.

@@ -10,25 +10,16 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from lnexp.measure.groups import in_order
+from lnexp.measure.groups import in_order, plain, plain_modules
 from lnexp.messages import UserError
 from lnexp.rows import Part
 
-# What wrappers (DDP, torch.compile, checkpointing, FSDP) put into a name.
-WRAPPERS = re.compile(
-    r"(^|(?<=\.))(module|_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)\."
-)
 NORM = re.compile(r"norm|(^|_)ln(_|\d|$)|_ln_|^bn\d?$")
 ATTENTION = re.compile(r"attn|attention")
 MLP = re.compile(r"mlp|ffn|feed_?forward|^dense|^fc|linear\d|experts?|moe")
 PROJECTION = re.compile(r"^(wqkv|qkv|wq|wk|wv|wo|[qkvo]_proj|query|key|value)$")
 EMBED = re.compile(r"emb|^(wte|wpe|tok|pos|patch|stem|shared)|cls_token")
 HEAD = re.compile(r"head|classifier|^score$|^decoder$")
-
-
-def plain(name: str) -> str:
-    """A module's or parameter's name without what wrappers add to it."""
-    return WRAPPERS.sub("", name)
 
 
 @dataclass(frozen=True)
@@ -53,7 +44,7 @@ class Places:
 def places(model: nn.Module, blocks: str = "") -> Places:
     """`blocks`: a regular expression whose match in a parameter's name is its block."""
     names = [plain(name) for name, _ in model.named_parameters()]
-    modules = {plain(f"{name}.")[:-1]: m for name, m in model.named_modules()}
+    modules = dict(plain_modules(model))
     block_names = _matched(names, blocks) if blocks else _numbered(modules, names)
     order = list(dict.fromkeys(b for b in block_names if b))
     first = next((i for i, block in enumerate(block_names) if block), 0)

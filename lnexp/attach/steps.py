@@ -23,7 +23,7 @@ from lnexp.measure.nonfinite import (
 from lnexp.measure.probes import Probe
 from lnexp.origin.autopsy import Autopsy
 from lnexp.origin.replay import Closure, Rewind, examine_closure
-from lnexp.origin.update import of_somebodys_update
+from lnexp.origin.update import of_watched_update
 from lnexp.rows import EventRow, Record, StepRow
 
 
@@ -132,7 +132,7 @@ class Steps:
                 if self.first_bad_step is None:
                     self.first_bad_step = row.step
                     if at_once:  # gradients and moments are still those of this update
-                        pending.autopsy = of_somebodys_update(
+                        pending.autopsy = of_watched_update(
                             self.optimizers,
                             probe,
                             step=row.step,

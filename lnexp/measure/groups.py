@@ -1,8 +1,16 @@
-"""Which layer and part a weight belongs to, by its name in our GPT."""
+"""Names of modules and weights, and which layer and part a weight of our GPT belongs to by its."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+
+from torch import nn
 
 from lnexp.rows import PARTS, Part
+
+# What wrappers (DDP, torch.compile, checkpointing, FSDP) put into a name.
+WRAPPERS = re.compile(
+    r"(^|(?<=\.))(module|_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)\."
+)
 
 # The matrices of a block: part -> (half, module, which third of a joint matrix).
 MATRICES: dict[Part, tuple[str, str, int | None]] = {
@@ -14,6 +22,16 @@ MATRICES: dict[Part, tuple[str, str, int | None]] = {
     "w2": ("mlp", "w2", None),
 }
 Matrix = tuple[tuple[int, Part], int, int | None]  # place, position of its tensor, which third
+
+
+def plain(name: str) -> str:
+    """A module's or parameter's name without what wrappers add to it."""
+    return WRAPPERS.sub("", name)
+
+
+def plain_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """`model.named_modules()` under plain names."""
+    return ((plain(f"{name}.")[:-1], module) for name, module in model.named_modules())
 
 
 def place_of(name: str, depth: int) -> tuple[int, Part]:

@@ -21,6 +21,10 @@ def full(tensor: Tensor) -> Tensor:
     return cast(Any, tensor).full_tensor() if is_sharded(tensor) else tensor
 
 
+def type_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def describe(tensor: Tensor) -> dict[str, Any]:
     """Shape, type, range over the finite elements (None: there are none), NaN and Inf counts."""
     values = tensor.detach().double()
@@ -28,7 +32,7 @@ def describe(tensor: Tensor) -> dict[str, Any]:
     some = finite.numel() > 0
     return {
         "shape": list(tensor.shape),
-        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "dtype": type_name(tensor.dtype),
         "min": float(finite.min()) if some else None,
         "max": float(finite.max()) if some else None,
         "absmax": float(finite.abs().max()) if some else None,

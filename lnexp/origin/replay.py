@@ -74,7 +74,7 @@ def examine_closure(
     began = perf_counter()
     inner = bare(model)
     with ExitStack() as stack:
-        stack.enter_context(_gradients_kept(inner))
+        stack.enter_context(gradients_kept(inner))
         # Operations inside compiled code are not seen.
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         if isinstance(model, DistributedDataParallel):
@@ -101,12 +101,12 @@ def _loss_of(closure: Closure) -> Tensor:
 
 
 @contextmanager
-def _gradients_kept(model: nn.Module) -> Iterator[None]:
-    kept = [(p, p.grad) for p in model.parameters()]
+def gradients_kept(model: nn.Module) -> Iterator[None]:
+    gradients = [(p, p.grad) for p in model.parameters()]
     try:
         yield
     finally:
-        for parameter, gradient in kept:
+        for parameter, gradient in gradients:
             parameter.grad = gradient
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lnexp.attach.places import plain
+from lnexp.measure.groups import plain, plain_modules
 
 TAG = "lnexp.module"
 
@@ -25,7 +25,7 @@ class ModuleTags:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.names = {m: plain(f"{n}.")[:-1] or "model" for n, m in model.named_modules()}
+        self.names = {module: name or "model" for name, module in plain_modules(model)}
         self.kinds = {name: type(m).__name__ for m, name in self.names.items()}
         self.parameters = {id(p): plain(name) for name, p in model.named_parameters()}
         self.calls: list[tuple[str, nn.Module, Tensor | None]] = []
