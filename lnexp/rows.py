@@ -1,4 +1,5 @@
-"""Row types are the CSV schemas: a header is the field names of its row, in order.
+"""Row types are the CSV schemas: a header is the field names of its row, in order. Rows of a step's
+layers are held by column: a step has hundreds, and a field comes for all of them at once.
 
 Free of torch and pandas, so that both halves may import it. None means "not measured" and is
 written as an empty cell; a non-finite number is written out as `nan`, `inf` or `-inf`.
@@ -110,16 +111,10 @@ def line(values: Iterable[Any]) -> str:
     return ",".join(cells) + "\n"
 
 
-# The end of a run, defined once for both halves.
-
-
 def end_window(count: int) -> int:
-    """How many steps End is the median of: the last 10 %, at least 10, or what there is."""
+    """How many steps End, the loss of a run's end, is the median of: the last 10 %, at least 10, or
+    what there is."""
     return min(count, max(10, ceil(count / 10)))
-
-
-# One reading's rows of layers.csv, held by column: a step has hundreds, and a field comes for
-# all of them at once. Free of torch and pandas.
 
 
 Place = tuple[int, Part]
@@ -128,19 +123,19 @@ FIELDS = header(LayerRow)[3:]  # after step, layer and part
 
 
 class Layout:
-    """Where a place's row lies: by layer, then part. It is found anew when the places change."""
+    """Where a place's row lies: by layer, then part. It is worked out when the places change."""
 
     def __init__(self) -> None:
-        self._given: list[Sequence[Place]] = []
-        self._found: tuple[list[Place], list[list[int]]] = [], []
+        self._given: list[Sequence[Place]] = []  # of each column
+        self._rows: tuple[list[Place], list[list[int]]] = [], []
 
     def rows(self, step: int, columns: Sequence[Column]) -> "LayerRows":
         given = [places for _, places, _ in columns]
         if given != self._given:
             places = sorted(set().union(*given), key=lambda p: (p[0], PARTS.index(p[1])))
             at = {place: row for row, place in enumerate(places)}
-            self._given, self._found = given, (places, [[at[p] for p in some] for some in given])
-        places, rows = self._found
+            self._given, self._rows = given, (places, [[at[p] for p in some] for some in given])
+        places, rows = self._rows
         cells: dict[str, list[float | None]] = {}
         for (name, _, values), positions in zip(columns, rows, strict=True):
             column = cells.setdefault(name, [None] * len(places))

@@ -1,6 +1,10 @@
-"""How far the other sequences of a batch, its mode and the future reach into a logit.
+"""The instruments, a table of lab/ each. A new one is one entry of INSTRUMENTS here and its row
+type in schemas.py.
 
-Shapes: B batch, T time, V vocabulary.
+Two stand here: how far the other sequences of a batch, its mode and the future reach into a logit;
+and what each norm of a trained model does to its input, without gain and bias.
+
+Shapes: B batch, T time, V vocabulary, D width, M = B T tokens.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +29,8 @@ from lnexp.model.norms import beside_eps, build_norm
 from lnexp.rows import header, line
 from lnexp.runs.rundir import read_status
 from lnexp.runs.worker import text_of
+
+SQUARES = ("variance", "mean_square")  # of a token: what eps is added to under a root
 
 
 def change(one: Tensor, other: Tensor) -> float | None:
@@ -61,14 +67,6 @@ def _future(model: Callable[[Tensor], Tensor], x_BT: Tensor, letters: int) -> fl
     other_BT = x_BT.clone()
     other_BT[:, -1] = (other_BT[:, -1] + 1) % letters
     return change(model(x_BT)[:, :-1], model(other_BT)[:, :-1])
-
-
-# What each norm of a trained model does to its input, without gain and bias.
-#
-# Shapes: B batch, T time, D width, M = B T tokens.
-
-
-SQUARES = ("variance", "mean_square")  # of a token: what eps is added to under a root
 
 
 @torch.no_grad()
@@ -123,9 +121,6 @@ def undo_r2(x_MD: Tensor, y_MD: Tensor) -> float | None:
     power_D = y.square().sum(0)
     gain_D = torch.where(power_D > 0, (x * y).sum(0) / power_D, torch.zeros_like(power_D))
     return 1 - float((x - gain_D * y).square().sum()) / total
-
-
-# The instruments and their tables: a new one is one entry here and its row type in labrows.py.
 
 
 @dataclass(frozen=True)

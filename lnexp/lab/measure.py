@@ -29,22 +29,22 @@ def measure(
     failed."""
     folder = plan.folder(out)
     names = plan.sweep.lab if tables is None else tables
-    kept = {table: _kept(folder, table, again) for table in names}
+    valid = {table: _valid(folder, table, again) for table in names}
     todo = [
         (table, run)
-        for table, lines in kept.items()
+        for table, lines in valid.items()
         for run in plan.runs
         if run.name not in lines and _due(folder, table, run)
     ]
     for table, runs in Counter(table for table, _ in todo).items():
         say(f"lab/{table}.csv: measuring {amount(runs, 'run')}")
-    return _measured(folder, todo, jobs, kept) if todo else []
+    return _measured(folder, todo, jobs, valid) if todo else []
 
 
 def _measured(
-    folder: Path, todo: list[tuple[str, PlannedRun]], jobs: int, kept: dict[str, Lines]
+    folder: Path, todo: list[tuple[str, PlannedRun]], jobs: int, lines: dict[str, Lines]
 ) -> list[str]:
-    """Adds the runs' lines to `kept` and to the tables, as they come; returns the runs without."""
+    """Adds the runs' lines to `lines` and to the tables, as they come; returns the runs without."""
     failed = []
     # One crew for all tables: its start costs more than a small run's readings.
     asked = [(table, *work(run, folder)) for table, run in todo]
@@ -54,8 +54,8 @@ def _measured(
         bar = tqdm(ended, desc="lab", unit="run", total=len(todo), disable=quiet)
         for (table, run), future in bar:
             try:
-                kept[table][run.name] = future.result()
-                _write(folder, table, kept[table])
+                lines[table][run.name] = future.result()
+                _write(folder, table, lines[table])
             except Exception as error:  # or the worker's death: no other run's concern
                 say(f"lab/{table}.csv: {run.name} not measured: {error}")
                 failed.append(run.name)
@@ -69,7 +69,7 @@ def _due(folder: Path, table: str, run: PlannedRun) -> bool:
     return whole and INSTRUMENTS[table].applies(run.config)
 
 
-def _kept(folder: Path, table: str, again: Collection[str]) -> Lines:
+def _valid(folder: Path, table: str, again: Collection[str]) -> Lines:
     """Lines that still hold; none where the table has other columns."""
     names = header(TABLES[table])
     try:

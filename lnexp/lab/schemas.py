@@ -1,6 +1,7 @@
-"""Tables of lab/: small computations on a trained model, a CSV each; their schemas, as in rows.py.
+"""Tables of lab/, a CSV each; their schemas, as in rows.py. Free of torch and pandas.
 
-A table is measured after training when a claim of the sweep names it. Free of torch and pandas.
+Those of TABLES are small computations on a trained model, measured after training when a claim of
+the sweep names them; the others are what `lnexp boundary`, `rescue` and `probe` write.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -210,42 +211,6 @@ class RescueRow:
     trial: str  # the folder of its run
 
 
-# A table's file below lab/, without .csv -> its rows.
-TABLES: dict[str, type] = {
-    "batch": BatchRow,
-    "norms": NormRow,
-    "skip": SkipRow,
-    "depth": DepthRow,
-    "sampled_skip": SampledSkipRow,
-    "drift": DriftRow,
-    "profile": ProfileRow,
-}
-
-# What a table needs of every run: (tables, setting, value that excludes it, what to write).
-NEEDS = (
-    (("batch", "norms", "skip", "depth", "sampled_skip"), "measure.keep", "none", "weights"),
-    (("profile",), "measure.level", "light", "full"),
-    (("profile",), "measure.level", "off", "full"),
-)
-
-
-def excluded(tables: Sequence[str], points: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """(setting, complaint) where points, by dotted name, rule out a table that is asked for."""
-    points = list(points)
-    for needed, key, bad, instead in NEEDS:
-        asked = [table for table in tables if table in needed]
-        if asked and any(point[key] == bad for point in points):
-            named = ", ".join(f"lab/{table}.csv" for table in asked)
-            yield (
-                key,
-                f"{bad} leaves nothing to measure {named} by, which a claim reads; "
-                + (f"write {instead}"),
-            )
-
-
-# lab/probe.csv: its schema, as in rows.py. Free of torch and pandas.
-
-
 @dataclass(frozen=True, slots=True)
 class ProbeRow:
     """How one run's readings at one step change over depth: lnexp probe.
@@ -289,9 +254,8 @@ class ProbeRow:
     blocks_skipped: int | None  # looked at in lab/sampled_skip.csv
     blocks_counting: int | None  # of them, loss changed by more than 0.01 nat without the block
     effective_depth: float | None  # blocks x blocks_counting / blocks_skipped
-    forward_law: (
-        str  # of the stream's largest element over blocks: exponential, power, flat, unclear
-    )
+    # Of the stream's largest element over blocks: exponential, power, flat, unclear.
+    forward_law: str
     forward_rate: float | None  # factor a block, or exponent
     forward_r2: float | None
     forward_fp16: int | None  # depth at which it leaves the format; empty: not below 10^6
@@ -303,3 +267,35 @@ class ProbeRow:
     backward_fp16: int | None
     backward_bf16: int | None
     backward_fp32: int | None
+
+
+# A table's file below lab/, without .csv -> its rows.
+TABLES: dict[str, type] = {
+    "batch": BatchRow,
+    "norms": NormRow,
+    "skip": SkipRow,
+    "depth": DepthRow,
+    "sampled_skip": SampledSkipRow,
+    "drift": DriftRow,
+    "profile": ProfileRow,
+}
+
+# What a table needs of every run: (tables, setting, value that excludes it, what to write).
+NEEDS = (
+    (("batch", "norms", "skip", "depth", "sampled_skip"), "measure.keep", "none", "weights"),
+    (("profile",), "measure.level", "light", "full"),
+    (("profile",), "measure.level", "off", "full"),
+)
+
+
+def excluded(tables: Sequence[str], points: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """(setting, complaint) where points, by dotted name, rule out a table that is asked for."""
+    points = list(points)
+    for needed, key, bad, instead in NEEDS:
+        asked = [table for table in tables if table in needed]
+        if asked and any(point[key] == bad for point in points):
+            named = ", ".join(f"lab/{table}.csv" for table in asked)
+            yield (
+                key,
+                f"{bad} leaves nothing to measure {named} by, which a claim reads; write {instead}",
+            )

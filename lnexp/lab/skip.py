@@ -94,11 +94,7 @@ def _loss(subject: Subject, skipped: int | None) -> float:
     model = subject.model
     blocks = [block for i, block in enumerate(model.blocks) if i != skipped]
     losses = [
-        F.cross_entropy(
-            model.head(model.network(model.embed(x_BT), blocks, model.norm)).flatten(0, 1),
-            y_BT.flatten(),
-            reduction="none",
-        )
+        F.cross_entropy(model.through(x_BT, blocks).flatten(0, 1), y_BT.flatten(), reduction="none")
         for x_BT, y_BT in subject.windows()
     ]
     return float(torch.cat(losses).mean())

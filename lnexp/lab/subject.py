@@ -22,6 +22,7 @@ from lnexp.runs.trained import load_trained
 from lnexp.train.precision import FORMATS
 
 CPU = torch.device("cpu")
+HALVES: tuple[Part, ...] = ("attn", "mlp")
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,6 @@ def ratio(one: Tensor | float | None, other: Tensor | float | None) -> float | N
     if one is None or other is None or float(other) == 0:
         return None
     return float(one) / float(other)
-
-
-HALVES: tuple[Part, ...] = ("attn", "mlp")
 
 
 def sublayer_norms(model: GPT) -> Iterator[tuple[int, Part, nn.Module]]:
