@@ -12,8 +12,7 @@ from torch import nn
 
 from lnexp.files import strict_json
 from lnexp.inspect.checkpoint_file import matched, read_checkpoint
-from lnexp.inspect.model import concerns
-from lnexp.inspect.model import inspect as look
+from lnexp.inspect.model import concerns, inspected
 from lnexp.inspect.show import in_words
 from lnexp.messages import UserError, short
 from lnexp.runs.trained import untrained
@@ -38,7 +37,7 @@ def inspect(model: str, checkpoint: Path | None, as_json: bool) -> None:
     if checkpoint is not None:
         shapes = {name: tensor.shape for name, tensor in made.state_dict().items()}
         saved = matched(checkpoint, read_checkpoint(checkpoint), shapes)
-    found = look(made, example, saved, order)
+    found = inspected(made, example, saved, order)
     trained = bool(saved and saved.tensors)
     found |= {
         "model": model,

@@ -1,7 +1,7 @@
 """Checkpoints of anybody's model: weights and Adam's state, read without running their code."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
     document = _safetensors(path) if path.suffix == ".safetensors" else _torch(path)
     if not isinstance(document, Mapping):
         raise UserError(f"{path}: holds a {type(document).__name__}, not named tensors")
-    optimizer = next(
-        filter(None, map(_optimizer, [document, *map(document.get, OPTIMIZERS)])), None
-    )
-    for found in (document, *map(document.get, WEIGHTS)):
-        if isinstance(found, Mapping) and found and all(map(_named, found.items())):
-            return Checkpoint(dict(found), optimizer)
+    states = map(_optimizer_state, (document, *map(document.get, OPTIMIZERS)))
+    optimizer = next(filter(None, states), None)
+    for entry in (document, *map(document.get, WEIGHTS)):
+        if isinstance(entry, Mapping) and entry and all(map(_named, entry.items())):
+            return Checkpoint(dict(entry), optimizer)
     if optimizer is not None:
         return Checkpoint({}, optimizer)
     keys = ", ".join(map(str, list(document)[:6])) or "nothing"
@@ -45,18 +44,18 @@ def _named(item: tuple[Any, Any]) -> bool:
     return isinstance(item[0], str) and isinstance(item[1], Tensor)
 
 
-def _optimizer(found: Any) -> Mapping[str, Any] | None:
-    found = found[0] if isinstance(found, list) and found else found
-    adam = isinstance(found, Mapping) and {"state", "param_groups"} <= set(found)
-    return found if adam else None
+def _optimizer_state(entry: Any) -> Mapping[str, Any] | None:
+    entry = entry[0] if isinstance(entry, list) and entry else entry
+    whole = isinstance(entry, Mapping) and {"state", "param_groups"} <= set(entry)
+    return entry if whole else None
 
 
 def _torch(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as problem:  # whatever an unpickler makes of other bytes
-        said = str(problem)
-        if "Unsupported global" in said or "GLOBAL" in said:
+        message = str(problem)
+        if "Unsupported global" in message or "GLOBAL" in message:
             why = "holds more than tensors and plain values, which would run its code; save the "
             raise UserError(f"{path}: {why}state_dict alone") from None
         raise UserError(f"{path}: damaged, or no checkpoint of torch") from None
@@ -74,11 +73,11 @@ def _safetensors(path: Path) -> Any:
         raise UserError(f"{path}: damaged or no safetensors file: {short(str(problem))}") from None
 
 
-def matched(path: Path, found: Checkpoint, shapes: Mapping[str, torch.Size]) -> Checkpoint:
+def matched(path: Path, checkpoint: Checkpoint, shapes: Mapping[str, torch.Size]) -> Checkpoint:
     """The file's tensors under the model's names. UserError where they are of another model."""
-    tensors = found.tensors
+    tensors = checkpoint.tensors
     if not tensors:
-        return found
+        return checkpoint
     for prefix in PREFIXES:
         bare = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
         if len(bare) == len(tensors) and len(bare.keys() & shapes) > len(tensors.keys() & shapes):
@@ -94,9 +93,9 @@ def matched(path: Path, found: Checkpoint, shapes: Mapping[str, torch.Size]) -> 
                 "x".join(map(str, shape)) or "one number" for shape in (tensor.shape, shapes[name])
             )
             raise UserError(f"{path}: {name} is {theirs}, the model's is {ours}")
-    return Checkpoint(
-        tensors,
-        found.optimizer,
-        [name for name in shapes if name not in tensors],
-        [name for name in tensors if name not in shapes],
+    return replace(
+        checkpoint,
+        tensors=tensors,
+        missing=[name for name in shapes if name not in tensors],
+        unexpected=[name for name in tensors if name not in shapes],
     )

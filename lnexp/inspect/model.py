@@ -1,8 +1,10 @@
-"""Anybody's model and checkpoint in plain figures: norms, weights, Adam's moments, init."""
+"""Anybody's model and checkpoint in plain figures (norms, weights, Adam's moments, init), and the
+sentences on what stands out in them, each with its figures.
+"""
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import sqrt
 from typing import Any
 
@@ -10,14 +12,27 @@ import torch
 from torch import Tensor, nn
 
 from lnexp.inspect.checkpoint_file import Checkpoint
-from lnexp.inspect.placement import NOT_FOUND, Graph, places, record, residual_projections
-from lnexp.measure.tensors import describe, held
+from lnexp.inspect.placement import (
+    NOT_FOUND,
+    Graph,
+    forward_graph,
+    norm_places,
+    residual_projections,
+)
+from lnexp.measure.tensors import describe, held, type_name
 from lnexp.model.check import is_norm
 
 EPS = ("eps", "epsilon", "variance_epsilon", "norm_eps")
 NAMED_NORM = re.compile(r"norm|dynamictanh|^dyt", re.IGNORECASE)
 LENGTH = 8  # tokens of the traced forward
 LARGEST = 5  # tensors that are shown
+NEAR = 0.1  # of a type's largest number
+HALF_LIMIT = torch.finfo(torch.float16).max
+FEWEST_SUMS = 8  # residual additions from which depth scaling matters
+SAME = 0.1  # two standard deviations within a tenth of each other
+NAMED = 3
+
+Inputs = list[tuple[str, Callable[[], Any]]]  # in words, and what makes them
 
 
 def find_norms(model: nn.Module) -> dict[str, nn.Module]:
@@ -51,39 +66,37 @@ def trace(model: nn.Module, example: tuple[Any, ...] | None) -> tuple[Graph | No
     given: Inputs = [("the example given", lambda: example)] if example is not None else []
     for words, inputs in given or _inputs(model):
         try:
-            return record(model, norms, inputs), words
+            return forward_graph(model, norms, inputs), words
         except Exception as problem:  # what a model says of an input that it cannot take
-            said = (str(problem).splitlines() or [""])[0]
-            tried.append(f"{words} ({type(problem).__name__}: {said[:80]})")
+            message = (str(problem).splitlines() or [""])[0]
+            tried.append(f"{words} ({type(problem).__name__}: {message[:80]})")
     return None, "; ".join(tried)
-
-
-Inputs = list[tuple[str, Callable[[], Any]]]
 
 
 def _inputs(model: nn.Module) -> Inputs:
     """Token ids where there is an embedding, else vectors of the first layer's width."""
     tensor = next(model.parameters(), torch.zeros(()))
     device, dtype = tensor.device, tensor.dtype
-    found: Inputs = []
+    inputs: Inputs = []
     table = next((m for m in model.modules() if isinstance(m, nn.Embedding)), None)
     if table is not None:
         ids_BT = torch.arange(LENGTH, device=device)[None] % table.num_embeddings
-        found += [(f"token ids 1x{n}", lambda n=n: (ids_BT[:, :n],)) for n in (LENGTH, 2)]
+        inputs += [(f"token ids 1x{n}", lambda n=n: (ids_BT[:, :n],)) for n in (LENGTH, 2)]
     widths = [m.in_features for m in model.modules() if isinstance(m, nn.Linear)][:1]
     widths += [m.embed_dim for m in model.modules() if isinstance(m, nn.MultiheadAttention)][:1]
+
+    def vectors(count: int, width: int) -> tuple[Tensor, ...]:
+        torch.manual_seed(0)
+        return tuple(torch.randn(1, LENGTH, width).to(device, dtype) for _ in range(count))
+
     for width in dict.fromkeys(widths):
-
-        def vectors(count: int, width: int = width) -> tuple[Tensor, ...]:
-            torch.manual_seed(0)
-            return tuple(torch.randn(1, LENGTH, width).to(device, dtype) for _ in range(count))
-
-        found.append((f"vectors 1x{LENGTH}x{width}", lambda vectors=vectors: vectors(1)))
-        found.append((f"two times vectors 1x{LENGTH}x{width}", lambda vectors=vectors: vectors(2)))
-    return found
+        for count, words in ((1, ""), (2, "two times ")):
+            words += f"vectors 1x{LENGTH}x{width}"
+            inputs.append((words, lambda count=count, width=width: vectors(count, width)))
+    return inputs
 
 
-def inspect(
+def inspected(
     model: nn.Module,
     example: tuple[Any, ...] | None,
     checkpoint: Checkpoint | None,
@@ -91,87 +104,80 @@ def inspect(
 ) -> dict[str, Any]:
     """Everything as plain data. Figures are of the checkpoint's tensors where one is given;
     `order`: names of the optimizer's tensors, where they are known."""
+    checkpoint = checkpoint or Checkpoint({})
+    tensors = checkpoint.tensors or unique_tensors(model)
     graph, traced = trace(model, example)
-    tensors = checkpoint.tensors if checkpoint and checkpoint.tensors else state(model)
-    where = {} if graph is None else places(graph)
+    places = {} if graph is None else norm_places(graph)
     parameters = list(model.parameters())
+    floating = {n: t for n, t in tensors.items() if t.is_floating_point()}
+    figures = {name: describe(tensor) for name, tensor in floating.items()}
     return {
         "parameters": sum(p.numel() for p in parameters),
         "tensors": len(parameters),
-        "dtypes": sorted({_name(t.dtype) for t in tensors.values()}),
+        "dtypes": sorted({type_name(t.dtype) for t in tensors.values()}),
         "traced": traced if graph is not None else "",
         "not_traced": traced if graph is None else "",
-        "missing": checkpoint.missing if checkpoint else [],
-        "unexpected": checkpoint.unexpected if checkpoint else [],
+        "missing": checkpoint.missing,
+        "unexpected": checkpoint.unexpected,
         "norms": [
-            _norm(name, norm, tensors, where.get(name, NOT_FOUND))
+            _norm(name, norm, tensors, places.get(name, NOT_FOUND))
             for name, norm in find_norms(model).items()
         ],
-        "nonfinite": [row for row in map(_bad, tensors, tensors.values()) if row],
-        "largest": _largest(tensors),
-        "adam": []
-        if not checkpoint or checkpoint.optimizer is None
-        else moments(checkpoint.optimizer, order),
+        "nonfinite": [
+            _nonfinite(name, tensor, figures[name])
+            for name, tensor in floating.items()
+            if figures[name]["nan"] or figures[name]["inf"]
+        ],
+        "largest": _largest(figures),
+        "adam": moments(checkpoint.optimizer, order) if checkpoint.optimizer is not None else [],
         "init": {} if graph is None else _projections(model, graph, tensors),
     }
 
 
-def state(model: nn.Module) -> dict[str, Tensor]:
+def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers, a tied one once."""
-    seen: set[int] = set()
-    found = {}
+    known: set[int] = set()
+    tensors = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
-        if isinstance(tensor, Tensor) and id(tensor) not in seen:
-            seen.add(id(tensor))
-            found[name] = tensor.detach()
-    return found
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+        if isinstance(tensor, Tensor) and id(tensor) not in known:
+            known.add(id(tensor))
+            tensors[name] = tensor.detach()
+    return tensors
 
 
 def _norm(name: str, norm: nn.Module, tensors: Mapping[str, Tensor], place: str) -> dict[str, Any]:
-    own = {key: p for key, p in norm.named_parameters(recurse=False)}
-    kept = {key: tensors.get(f"{name}.{key}" if name else key, p) for key, p in own.items()}
-    gain = kept.get("weight")
-    gain = next(iter(kept.values()), None) if gain is None else gain
+    own = dict(norm.named_parameters(recurse=False))
+    values = {key: tensors.get(f"{name}.{key}" if name else key, p) for key, p in own.items()}
+    gain = values.get("weight", next(iter(values.values()), None))
     eps, dtype = eps_of(norm), torch.float32 if gain is None else gain.dtype
-    values = None if gain is None else gain.detach().double().flatten()
+    elements = torch.empty(0) if gain is None else gain.detach().double()
     return {
         "module": name,
         "kind": type(norm).__name__,
         "place": place,
         "eps": eps,
         "eps_held": None if eps is None or not dtype.is_floating_point else held(eps, dtype),
-        "dtype": _name(dtype),
+        "dtype": type_name(dtype),
         "parameters": sum(p.numel() for p in own.values()),
-        "gain_min": None if values is None or not len(values) else float(values.min()),
-        "gain_max": None if values is None or not len(values) else float(values.max()),
+        "gain_min": float(elements.min()) if elements.numel() else None,
+        "gain_max": float(elements.max()) if elements.numel() else None,
     }
 
 
-def _bad(name: str, tensor: Tensor) -> dict[str, Any] | None:
-    if not tensor.is_floating_point():
-        return None
-    wrong = ~torch.isfinite(tensor)
-    if not wrong.any():
-        return None
-    figures = describe(tensor)
-    first = [int(n) for n in wrong.nonzero()[0]]
+def _nonfinite(name: str, tensor: Tensor, figures: dict[str, Any]) -> dict[str, Any]:
+    first = (~torch.isfinite(tensor)).nonzero()[0].tolist()
     return {"tensor": name, "elements": tensor.numel(), "first": first, **figures}
 
 
-def _largest(tensors: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+def _largest(figures: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """The tensors nearest to the limit of their own type."""
     rows = []
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and tensor.numel():
-            largest = describe(tensor)["absmax"]
-            if largest is not None:
-                limit = torch.finfo(tensor.dtype).max
-                row = {"tensor": name, "dtype": _name(tensor.dtype), "absmax": largest}
-                rows.append({**row, "limit": limit, "share": largest / limit})
+    for name, of_tensor in figures.items():
+        absmax, dtype = of_tensor["absmax"], of_tensor["dtype"]
+        if absmax is not None:
+            limit = torch.finfo(getattr(torch, dtype)).max
+            row = {"tensor": name, "dtype": dtype, "absmax": absmax, "limit": limit}
+            rows.append({**row, "share": absmax / limit})
     return sorted(rows, key=lambda row: -row["share"])[:LARGEST]
 
 
@@ -184,17 +190,17 @@ def moments(optimizer: Mapping[str, Any], order: Sequence[str] = ()) -> list[dic
             order[i] if i < len(order) else f"number {i}" for i in group["params"]
         ]
         for index, name in zip(group["params"], names, strict=False):
-            kept = optimizer["state"].get(index, {})
-            m, v = kept.get("exp_avg"), kept.get("exp_avg_sq")
+            state = optimizer["state"].get(index, {})
+            m, v = state.get("exp_avg"), state.get("exp_avg_sq")
             if not (isinstance(m, Tensor) and isinstance(v, Tensor) and betas and v.numel()):
                 continue
-            correction = 1 - betas[1] ** max(1.0, float(kept.get("step", 1)))
+            correction = 1 - betas[1] ** max(1.0, float(state.get("step", 1)))
             rows.append(
                 {
                     "tensor": name,
                     "shape": list(v.shape),
-                    "dtype": _name(v.dtype),
-                    "steps": float(kept.get("step", 0)),
+                    "dtype": type_name(v.dtype),
+                    "steps": float(state.get("step", 0)),
                     "nonfinite": sum(int((~torch.isfinite(t)).sum()) for t in (m, v)),
                     "vanished": float(((v == 0) & (m != 0)).float().mean()),
                     "below_eps": float((v.double() < eps**2 * correction).float().mean()),
@@ -207,32 +213,32 @@ def moments(optimizer: Mapping[str, Any], order: Sequence[str] = ()) -> list[dic
 
 def _projections(model: nn.Module, graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """Standard deviation of the matrices that write into a stream, and of the other matrices."""
-    writing = set(_matrices(residual_projections(graph), tensors))
+    matrices = {name: tensor for name, tensor in sorted(tensors.items()) if tensor.dim() == 2}
+    writing = {}
+    for module in residual_projections(graph):
+        names = [n for n in (f"{module}.weight", f"{module}.out_proj.weight") if n in matrices]
+        writing |= {name: matrices[name] for name in names[:1]}
     linears = _linears(model)
-    inside = {name for name in tensors if name.rpartition(".")[0] in linears}
-    others = [tensors[name] for name in sorted(inside - writing) if tensors[name].dim() == 2]
+    others = [
+        matrix
+        for name, matrix in matrices.items()
+        if name.rpartition(".")[0] in linears and name not in writing
+    ]
     if not writing or not others:
         return {}
     return {
         "projections": len(writing),
-        "std": _std([tensors[name] for name in writing]),
+        "std": _std(writing.values()),
         "others_std": _std(others),
         "scaled_std": 0.02 / sqrt(len(writing)),
     }
 
 
-def _matrices(modules: list[str], tensors: Mapping[str, Tensor]) -> Iterator[str]:
-    for module in modules:
-        for name in (f"{module}.weight", f"{module}.out_proj.weight"):
-            if name in tensors and tensors[name].dim() == 2:
-                yield name
-                break
-
-
 def _linears(model: nn.Module) -> set[str]:
     """Modules that hold the matrices of a model, without tables of embeddings and heads."""
-    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    sizes = {m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)}
+    embeddings = [m for m in model.modules() if isinstance(m, nn.Embedding)]
+    tables = {id(m.weight) for m in embeddings}
+    sizes = {m.num_embeddings for m in embeddings}
     return {
         name
         for name, module in model.named_modules()
@@ -240,36 +246,29 @@ def _linears(model: nn.Module) -> set[str]:
         and weight.dim() == 2
         and id(weight) not in tables
         and not (isinstance(module, nn.Linear) and module.out_features in sizes)
-        and not isinstance(module, nn.Embedding)
     }
 
 
-def _std(tensors: list[Tensor]) -> float:
+def _std(tensors: Collection[Tensor]) -> float:
     """Over all elements together, about 0."""
     squares = sum(float(t.double().square().sum()) for t in tensors)
     return sqrt(squares / sum(t.numel() for t in tensors))
 
 
-# What stands out in an inspected model; every sentence carries its figures.
+# What stands out.
 
 
-NEAR = 0.1  # of a type's largest number
-HALF_LIMIT = torch.finfo(torch.float16).max
-FEWEST_SUMS = 8  # residual additions from which depth scaling matters
-SAME = 0.1  # two standard deviations within a tenth of each other
-NAMED = 3
-
-
-def concerns(found: dict[str, Any], trained: bool) -> list[str]:
+def concerns(inspection: dict[str, Any], trained: bool) -> list[str]:
     """`trained`: the weights are a checkpoint's; in a fresh model every gain is at its start."""
     return [
-        *_nonfinite(found),
-        *_large(found),
-        *_eps(found["norms"]),
-        *(_gains(found["norms"]) if trained else ()),
-        *_adam(found["adam"]),
-        *_init(found["init"]),
-        *_names(found),
+        *_of_nonfinite(inspection["nonfinite"]),
+        *_of_largest(inspection["largest"]),
+        *_of_eps(inspection["norms"]),
+        *(_of_gains(inspection["norms"]) if trained else ()),
+        *_of_adam(inspection["adam"]),
+        *_of_init(inspection["init"]),
+        *_of_names("not in the checkpoint", inspection["missing"]),
+        *_of_names("in the checkpoint alone", inspection["unexpected"]),
     ]
 
 
@@ -278,16 +277,21 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:NAMED]) + more
 
 
-def _nonfinite(found: dict[str, Any]) -> Iterator[str]:
-    for row in found["nonfinite"]:
+def _of_names(words: str, names: list[str]) -> Iterator[str]:
+    if names:
+        yield f"{words}: {_few(names)}"
+
+
+def _of_nonfinite(rows: list[dict[str, Any]]) -> Iterator[str]:
+    for row in rows:
         yield (
             f"{row['tensor']}: {row['nan']} NaN and {row['inf']} Inf of {row['elements']} "
             f"elements, first at {row['first']}"
         )
 
 
-def _large(found: dict[str, Any]) -> Iterator[str]:
-    for row in found["largest"]:
+def _of_largest(rows: list[dict[str, Any]]) -> Iterator[str]:
+    for row in rows:
         largest, limit = row["absmax"], row["limit"]
         if row["share"] > NEAR:
             yield f"{row['tensor']} reaches {largest:.4g}: {row['dtype']} ends at {limit:.4g}"
@@ -295,7 +299,7 @@ def _large(found: dict[str, Any]) -> Iterator[str]:
             yield f"{row['tensor']} reaches {largest:.4g}: it would be Inf in float16"
 
 
-def _eps(norms: list[dict[str, Any]]) -> Iterator[str]:
+def _of_eps(norms: list[dict[str, Any]]) -> Iterator[str]:
     known = [norm for norm in norms if norm["eps"] is not None]
     counts = Counter(norm["eps"] for norm in known)
     if len(counts) > 1:
@@ -311,8 +315,8 @@ def _eps(norms: list[dict[str, Any]]) -> Iterator[str]:
             yield f"eps is 0 in {_few([n['module'] for n in lost])}: a constant row gives 0/0"
         elif lost:
             dtype = lost[0]["dtype"]
-            tiny = torch.finfo(getattr(torch, dtype)).smallest_normal
-            least = tiny * torch.finfo(getattr(torch, dtype)).eps
+            limits = torch.finfo(getattr(torch, dtype))
+            least = limits.smallest_normal * limits.eps
             yield (
                 f"eps {eps:g} is 0 in {dtype}, whose least positive number is {least:.2g} "
                 f"({_few([n['module'] for n in lost])}): a norm that computes in {dtype} divides "
@@ -320,7 +324,7 @@ def _eps(norms: list[dict[str, Any]]) -> Iterator[str]:
             )
 
 
-def _gains(norms: list[dict[str, Any]]) -> Iterator[str]:
+def _of_gains(norms: list[dict[str, Any]]) -> Iterator[str]:
     """All elements at the same 1 or 0: where a gain starts."""
     learned = [norm for norm in norms if norm["gain_min"] is not None]
     frozen = [n for n in learned if n["gain_min"] == n["gain_max"] and n["gain_min"] in (0.0, 1.0)]
@@ -338,31 +342,29 @@ def _gains(norms: list[dict[str, Any]]) -> Iterator[str]:
     )
 
 
-def _adam(rows: list[dict[str, Any]]) -> Iterator[str]:
+def _of_adam(rows: list[dict[str, Any]]) -> Iterator[str]:
     bad = [row for row in rows if row["nonfinite"]]
     if bad:
         elements = sum(row["nonfinite"] for row in bad)
-        yield f"Adam's moments: {elements} elements not finite, in {_few(_tensors(bad))}"
-    lost = [row for row in rows if row["vanished"] > 0]
-    if lost:
-        worst = max(lost, key=lambda row: row["vanished"])
+        names = [f"{row['tensor']} ({'x'.join(map(str, row['shape']))})" for row in bad]
+        yield f"Adam's moments: {elements} elements not finite, in {_few(names)}"
+    vanished = [row for row in rows if row["vanished"] > 0]
+    if vanished:
+        worst = max(vanished, key=lambda row: row["vanished"])
         yield (
-            f"Adam's second moment is 0 under a first that is not in {len(lost)} tensors (most: "
-            f"{worst['vanished']:.0%} of {worst['tensor']}): the update there is m / eps"
+            f"Adam's second moment is 0 under a first that is not in {len(vanished)} tensors "
+            f"(most: {worst['vanished']:.0%} of {worst['tensor']}): the update there is m / eps"
         )
-    gone = [row for row in rows if row["eps"] and row["eps_held"] == 0]
-    if gone:
+    no_eps = [row for row in rows if row["eps"] and row["eps_held"] == 0]
+    if no_eps:
         yield (
-            f"Adam's eps {gone[0]['eps']:g} is 0 in {gone[0]['dtype']}, the type of its moments: "
-            "an update computed in it is 0/0 where a gradient is 0 (fused kernels use float32)"
+            f"Adam's eps {no_eps[0]['eps']:g} is 0 in {no_eps[0]['dtype']}, the type of its "
+            "moments: an update computed in it is 0/0 where a gradient is 0 (fused kernels use "
+            "float32)"
         )
 
 
-def _tensors(rows: list[dict[str, Any]]) -> list[str]:
-    return [f"{row['tensor']} ({'x'.join(map(str, row['shape']))})" for row in rows]
-
-
-def _init(init: dict[str, Any]) -> Iterator[str]:
+def _of_init(init: dict[str, Any]) -> Iterator[str]:
     if not init or init["projections"] < FEWEST_SUMS or not init["others_std"]:
         return
     if abs(init["std"] / init["others_std"] - 1) < SAME:
@@ -371,10 +373,3 @@ def _init(init: dict[str, Any]) -> Iterator[str]:
             f"std {init['std']:.3g}, the others {init['others_std']:.3g}; GPT-2's init would start "
             f"them at {init['scaled_std']:.2g}"
         )
-
-
-def _names(found: dict[str, Any]) -> Iterator[str]:
-    if found["missing"]:
-        yield f"not in the checkpoint: {_few(found['missing'])}"
-    if found["unexpected"]:
-        yield f"in the checkpoint alone: {_few(found['unexpected'])}"

@@ -1,11 +1,12 @@
-"""Which value was made of which, in one forward of anybody's model: a graph of its tensors.
+"""Which value was made of which in one forward of anybody's model, and where each of its norms
+stands, read off that graph; nothing is guessed.
 
 Seen at the level of torch's functions, so a tensor is the very object that the model's code holds.
+Below x is a norm's input and o its output; a residual sum adds a stream s to something made of s.
 """
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,17 +26,17 @@ HANDED_ON = {
 }  # fmt: skip
 # With one operand that comes from the input: scale and shift by constants hand it on too.
 SCALES = {
-    "mul",
-    "__mul__",
-    "__rmul__",
-    "__imul__",
-    "mul_",
-    "multiply",
-    "div",
-    "__truediv__",
-    "div_",
-}
+    "mul", "__mul__", "__rmul__", "__imul__", "mul_", "multiply", "div", "__truediv__", "div_",
+}  # fmt: skip
 SUMS = {"add", "__add__", "__radd__", "__iadd__", "add_", "addcmul"}
+
+BEFORE = "before a sublayer"
+INSIDE = "on a sublayer's output, before the addition"
+AFTER = "after the addition"
+OUTPUT = "on the output, after the last block"
+EMBEDDING = "on the embedding, before the first block"
+WITHIN = "inside a sublayer"
+NOT_FOUND = "not found"
 
 
 @dataclass
@@ -75,63 +76,67 @@ class _Recorder(TorchFunctionMode):
         self.graph = Graph()
         self.norms = norms
         self.names = {module: name for name, module in model.named_modules()}
-        self.at: dict[int, int] = {}  # id of a tensor -> its node
-        self.kept: list[Tensor] = []  # alive, so that no id is used twice
-        self.stack: list[tuple[int, str]] = []
-        self.entered: list[int | None] = []
+        self.node_of: dict[int, int] = {}  # id of a tensor -> its node
+        self.alive: list[Tensor] = []  # so that no id is used twice
+        self.open: list[tuple[int, str]] = []  # calls
+        self.inputs: list[int | None] = []  # of the norms that are open
         self.count = 0
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        made = list(tensors(out))
-        if made:
-            known = [t for t in tensors([args, kwargs or {}]) if id(t) in self.at]
-            if known:
-                self._made(getattr(func, "__name__", ""), known, made)
+        outputs = list(tensors(out))
+        sources = self._nodes([args, kwargs or {}]) if outputs else []
+        if sources:
+            node = self._made(getattr(func, "__name__", ""), sources)
+            for tensor in outputs:
+                self.hold(tensor, node)
         return out
 
-    def _made(self, name: str, known: list[Tensor], made: list[Tensor]) -> None:
-        parents = list(dict.fromkeys(self.at[id(t)] for t in known))
-        alone = len(known) == 1
-        if len(parents) == 1 and (name in HANDED_ON or (alone and name in SCALES | SUMS)):
-            node = parents[0]
-        else:
-            node = self.new("sum" if name in SUMS and len(parents) > 1 else "other", parents)
-        for tensor in made:
-            self.hold(tensor, node)
+    def _nodes(self, value: Any) -> list[int]:
+        return [self.node_of[id(t)] for t in tensors(value) if id(t) in self.node_of]
+
+    def _made(self, function: str, sources: list[int]) -> int:
+        """What a function of these nodes makes: a new one, or the one that it hands on."""
+        one = len(set(sources)) == 1
+        alone = len(sources) == 1
+        if (one and function in HANDED_ON) or (alone and function in SCALES | SUMS):
+            return sources[0]
+        return self.new("sum" if function in SUMS and not one else "other", sources)
 
     def new(self, kind: str, parents: Iterable[int]) -> int:
-        owner = self.stack[-1] if self.stack else (0, "")
-        return self.graph.add(kind, parents, owner, (call for call, _ in self.stack))
+        owner = self.open[-1] if self.open else (0, "")
+        return self.graph.add(kind, parents, owner, (call for call, _ in self.open))
 
     def hold(self, tensor: Tensor, node: int) -> None:
-        self.at[id(tensor)] = node
-        self.kept.append(tensor)
+        self.node_of[id(tensor)] = node
+        self.alive.append(tensor)
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.count += 1
-        self.stack.append((self.count, self.names.get(module, "")))
+        self.open.append((self.count, self.names.get(module, "")))
         if module in self.norms:
-            inputs = [self.at[id(t)] for t in tensors([args, kwargs]) if id(t) in self.at]
-            self.entered.append(inputs[0] if len(inputs) == 1 else None)
+            sources = self._nodes([args, kwargs])
+            self.inputs.append(sources[0] if len(sources) == 1 else None)
 
     def leave(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
-        self.stack.pop()
+        self.open.pop()
         if module not in self.norms:
             return
-        source, made = self.entered.pop(), list(tensors(out))
-        if source is None or len(made) != 1:
+        source, outputs = self.inputs.pop(), list(tensors(out))
+        if source is None or len(outputs) != 1:
             return
         node = self.new("norm", [source])
-        self.hold(made[0], node)
+        self.hold(outputs[0], node)
         self.graph.calls.append((self.norms[module], source, node))
 
 
-@contextmanager
-def _recorded(model: nn.Module, norms: dict[nn.Module, str]) -> Iterator[_Recorder]:
-    """In evaluation mode, without torch's fused encoder layer, which calls no norm of its own."""
+def forward_graph(
+    model: nn.Module, norms: dict[nn.Module, str], inputs: Callable[[], tuple[Any, ...]]
+) -> Graph:
+    """The graph of one forward in evaluation mode, without torch's fused encoder layer, which calls
+    no norm of its own; raises what the model raises."""
     recorder, handles = _Recorder(model, norms), []
     training = {module: module.training for module in model.modules()}
     fused = torch.backends.mha.get_fastpath_enabled()
@@ -141,40 +146,19 @@ def _recorded(model: nn.Module, norms: dict[nn.Module, str]) -> Iterator[_Record
         for module in model.modules():
             handles.append(module.register_forward_pre_hook(recorder.enter, with_kwargs=True))
             handles.append(module.register_forward_hook(recorder.leave, with_kwargs=True))
-        yield recorder
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            args = inputs()
+            for tensor in tensors(args):
+                recorder.hold(tensor, recorder.new("input", ()))
+            with recorder:
+                model(*args)
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
         for handle in handles:
             handle.remove()
         for module, was in training.items():
             module.training = was
-
-
-def record(
-    model: nn.Module, norms: dict[nn.Module, str], inputs: Callable[[], tuple[Any, ...]]
-) -> Graph:
-    """The graph of one forward; raises what the model raises."""
-    with _recorded(model, norms) as recorder, torch.no_grad(), torch.random.fork_rng(devices=[]):
-        args = inputs()
-        for tensor in tensors(args):
-            recorder.hold(tensor, recorder.new("input", ()))
-        with recorder:
-            model(*args)
-        return recorder.graph
-
-
-# Where each norm of a model stands, read off the graph of one forward; nothing is guessed.
-#
-# x is the norm's input, o its output; a residual sum adds a stream s to something made of s.
-
-
-BEFORE = "before a sublayer"
-INSIDE = "on a sublayer's output, before the addition"
-AFTER = "after the addition"
-OUTPUT = "on the output, after the last block"
-EMBEDDING = "on the embedding, before the first block"
-WITHIN = "inside a sublayer"
-NOT_FOUND = "not found"
+    return recorder.graph
 
 
 @dataclass(frozen=True)
@@ -187,21 +171,21 @@ class Sum:
     branch: int
 
 
-def places(graph: Graph) -> dict[str, str]:
+def norm_places(graph: Graph) -> dict[str, str]:
     """Norm's name -> where it stands; several places (a norm that is called twice) with 'and'."""
     sums = list(_residual_sums(graph))
-    found: dict[str, list[str]] = {}
+    places: dict[str, list[str]] = {}
     last: list[tuple[str, int, int]] = []
-    for name, source, out in graph.calls:
-        place = _place(graph, sums, source, out)
+    for name, x, o in graph.calls:
+        place = _place(graph, sums, x, o)
         if place is None:
-            last.append((name, source, out))
+            last.append((name, x, o))
         else:
-            found.setdefault(name, []).append(place)
-    seen = {place for places in found.values() for place in places}
-    for name, source, out in last:
-        found.setdefault(name, []).append(_at_the_end(graph, sums, source, out, seen))
-    return {name: " and ".join(dict.fromkeys(places)) for name, places in found.items()}
+            places.setdefault(name, []).append(place)
+    others = {place for several in places.values() for place in several}
+    for name, x, o in last:
+        places.setdefault(name, []).append(_at_the_end(graph, sums, x, o, others))
+    return {name: " and ".join(dict.fromkeys(several)) for name, several in places.items()}
 
 
 def _residual_sums(graph: Graph) -> Iterator[Sum]:
@@ -210,8 +194,8 @@ def _residual_sums(graph: Graph) -> Iterator[Sum]:
             continue
         one, other = node.parents
         for skip, branch in ((one, other), (other, one)):
-            stream, made = graph.nodes[skip].skips, graph.nodes[branch]
-            if stream & made.ancestors & ~made.skips:
+            stream, body = graph.nodes[skip].skips, graph.nodes[branch]
+            if stream & body.ancestors & ~body.skips:
                 yield Sum(index, skip, branch)
 
 
@@ -247,7 +231,7 @@ def _place(graph: Graph, sums: list[Sum], x: int, o: int) -> str | None:
     return NOT_FOUND if before else EMBEDDING
 
 
-def _at_the_end(graph: Graph, sums: list[Sum], x: int, o: int, seen: set[str]) -> str:
+def _at_the_end(graph: Graph, sums: list[Sum], x: int, o: int, others: set[str]) -> str:
     """After the addition or on the output: a norm that the last sum's own module calls belongs to
     that block. Where one module makes all sums, the other norms tell."""
     nodes, open_ = graph.nodes, graph.nodes[o].open
@@ -258,21 +242,19 @@ def _at_the_end(graph: Graph, sums: list[Sum], x: int, o: int, seen: set[str]) -
         return OUTPUT
     if len(owners) > 1:
         return AFTER
-    match AFTER in seen, bool(seen & {BEFORE, INSIDE}):
-        case True, False:
-            return AFTER
-        case False, True:
-            return OUTPUT
-    return NOT_FOUND
+    after, elsewhere = AFTER in others, bool(others & {BEFORE, INSIDE})
+    if after == elsewhere:
+        return NOT_FOUND
+    return AFTER if after else OUTPUT
 
 
 def residual_projections(graph: Graph) -> list[str]:
     """Names of the modules whose outputs, normalised or not, are added to a stream."""
-    found = []
+    names: dict[str, None] = {}
     for sum_ in _residual_sums(graph):
         node = graph.nodes[sum_.branch]
         if node.kind == "norm":
             node = graph.nodes[node.parents[0]]
         if node.kind == "other":
-            found.append(node.owner[1])
-    return list(dict.fromkeys(found))
+            names[node.owner[1]] = None
+    return list(names)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from math import isnan
 from typing import Any
 
 from rich.console import Group
@@ -11,28 +12,28 @@ from lnexp.messages import amount, one_line
 from lnexp.terminal.sheet import Column, Sheet
 
 
-def in_words(found: dict[str, Any]) -> Group:
+def in_words(inspection: dict[str, Any]) -> Group:
     """Size, norms, largest values, Adam's moments, and what stands out."""
-    kinds = ", ".join(found["dtypes"])
-    count = amount(found["tensors"], "parameter tensor")
-    about = f"{found['model']}: {found['parameters']:,} parameters in {count}; {kinds}"
+    kinds = ", ".join(inspection["dtypes"])
+    count = amount(inspection["tensors"], "parameter tensor")
+    about = f"{inspection['model']}: {inspection['parameters']:,} parameters in {count}; {kinds}"
     parts: list[Text | Sheet] = [Text(one_line(about), style="bold")]
-    if found["checkpoint"]:
-        parts.append(Text(one_line(f"weights: {found['checkpoint']}")))
-    parts += [Text(), _norms(found)] if found["norms"] else [Text("It has no norm.")]
-    if found["not_traced"]:
-        why = f"Places not found, no forward could be traced: {found['not_traced']}"
+    if inspection["checkpoint"]:
+        parts.append(Text(one_line(f"weights: {inspection['checkpoint']}")))
+    parts += [Text(), _norms(inspection)] if inspection["norms"] else [Text("It has no norm.")]
+    if inspection["not_traced"]:
+        why = f"Places not found, no forward could be traced: {inspection['not_traced']}"
         parts.append(Text(one_line(why)))
-    if found["largest"]:
-        parts.append(_largest(found["largest"]))
-    if found["adam"]:
-        parts.append(_adam(found["adam"]))
-    if found["init"]:
-        parts.append(Text(_init(found["init"])))
+    if inspection["largest"]:
+        parts.append(_largest(inspection["largest"]))
+    if inspection["adam"]:
+        parts.append(_adam(inspection["adam"]))
+    if inspection["init"]:
+        parts.append(Text(_init(inspection["init"])))
     parts.append(Text())
-    if found["warnings"]:
+    if inspection["warnings"]:
         parts.append(Text("What stands out", style="bold"))
-        parts += [Text(f"  {one_line(warning)}") for warning in found["warnings"]]
+        parts += [Text(f"  {one_line(warning)}") for warning in inspection["warnings"]]
     else:
         parts.append(Text("Nothing stands out: every value is finite."))
     return Group(*parts)
@@ -43,22 +44,22 @@ def pattern(names: Sequence[str]) -> str:
     pieces = [re.split(r"(\d+)", name) for name in names]
     if len({len(piece) for piece in pieces}) != 1:
         return f"{names[0]}, ..."
-    told = []
-    for at in range(len(pieces[0])):
-        values = list(dict.fromkeys(piece[at] for piece in pieces))
+    parts = []
+    for at, column in enumerate(zip(*pieces, strict=True)):
+        values = list(dict.fromkeys(column))
         if len(values) == 1:
-            told.append(values[0])
+            parts.append(values[0])
         elif at % 2:
-            told.append(f"{values[0]}..{values[-1]}")
+            parts.append(f"{values[0]}..{values[-1]}")
         else:
             return f"{names[0]}, ..."
-    return "".join(told)
+    return "".join(parts)
 
 
-def _norms(found: dict[str, Any]) -> Sheet:
+def _norms(inspection: dict[str, Any]) -> Sheet:
     """Norms that agree in everything but their block stand in one line."""
     groups: dict[tuple, list[dict[str, Any]]] = {}
-    for norm in found["norms"]:
+    for norm in inspection["norms"]:
         blank = re.sub(r"\d+", "#", norm["module"])
         same = (blank, norm["kind"], norm["eps"], norm["place"], norm["dtype"], norm["parameters"])
         groups.setdefault(same, []).append(norm)
@@ -73,8 +74,12 @@ def _norms(found: dict[str, Any]) -> Sheet:
         Column("gain", [_gain(row) for row in rows], rank=1),
         Column("parameters", [f"{row[0]['parameters']:,}" for row in rows], True, rank=4),
     ]
-    below = [f"Places are those of one forward of {found['traced']}."] if found["traced"] else []
-    title = amount(len(found["norms"]), "norm")
+    below = (
+        [f"Places are those of one forward of {inspection['traced']}."]
+        if inspection["traced"]
+        else []
+    )
+    title = amount(len(inspection["norms"]), "norm")
     return Sheet(title, columns, below, whole="--json")
 
 
@@ -87,9 +92,9 @@ def _gain(norms: list[dict[str, Any]]) -> str:
     known = [norm for norm in norms if norm["gain_min"] is not None]
     if not known:
         return "-"
-    low, high = min(n["gain_min"] for n in known), max(n["gain_max"] for n in known)
-    if any(n["gain_min"] != n["gain_min"] for n in known):
+    if any(isnan(norm["gain_min"]) for norm in known):
         return "nan"
+    low, high = min(n["gain_min"] for n in known), max(n["gain_max"] for n in known)
     return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
 
 
@@ -105,8 +110,7 @@ def _largest(rows: list[dict[str, Any]]) -> Sheet:
 
 def _adam(rows: list[dict[str, Any]]) -> Sheet:
     """The tensors that eps and underflow touch most."""
-    rows = sorted(rows, key=lambda r: (-r["nonfinite"], -r["vanished"], -r["below_eps"]))
-    shown = rows[:5]
+    shown = sorted(rows, key=lambda r: (-r["nonfinite"], -r["vanished"], -r["below_eps"]))[:5]
     columns = [
         Column("tensor", [row["tensor"] for row in shown]),
         Column("shape", ["x".join(map(str, row["shape"])) for row in shown]),

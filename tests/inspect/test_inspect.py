@@ -9,7 +9,7 @@ from torch import nn
 
 from lnexp.config.schema import Model
 from lnexp.inspect.checkpoint_file import Checkpoint, matched, read_checkpoint
-from lnexp.inspect.model import concerns, find_norms, inspect, moments, state
+from lnexp.inspect.model import concerns, find_norms, inspected, moments, unique_tensors
 from lnexp.inspect.placement import AFTER, BEFORE, EMBEDDING, INSIDE, NOT_FOUND, OUTPUT, WITHIN
 from lnexp.messages import UserError
 from lnexp.model.catalog import PLACEMENTS, Seat
@@ -27,12 +27,12 @@ def gpt(**settings) -> GPT:
 
 
 def standing(model: nn.Module, example=None) -> dict[str, str]:
-    return {norm["module"]: norm["place"] for norm in inspect(model, example, None)["norms"]}
+    return {norm["module"]: norm["place"] for norm in inspected(model, example, None)["norms"]}
 
 
 def warnings(model: nn.Module, tensors=None, optimizer=None, trained=True) -> list[str]:
-    kept = Checkpoint(tensors or state(model), optimizer)
-    return concerns(inspect(model, None, kept), trained)
+    kept = Checkpoint(tensors or unique_tensors(model), optimizer)
+    return concerns(inspected(model, None, kept), trained)
 
 
 @pytest.mark.parametrize("norm", ["layernorm", "rmsnorm_plain", "dyt"])
@@ -110,24 +110,24 @@ def test_a_model_that_no_input_fits_is_still_looked_at():
         def forward(self, one: dict) -> torch.Tensor:
             return self.norm(one["x"])
 
-    found = inspect(Odd(), None, None)
+    found = inspected(Odd(), None, None)
     assert found["traced"] == "" and found["norms"][0]["place"] == NOT_FOUND
-    assert inspect(Odd(), ({"x": torch.randn(2, 4)},), None)["traced"] == "the example given"
+    assert inspected(Odd(), ({"x": torch.randn(2, 4)},), None)["traced"] == "the example given"
 
 
 def test_tracing_leaves_the_model_as_it_was():
     model = gpt(dropout=0.1).train()
-    before = [tensor.clone() for tensor in state(model).values()]
+    before = [tensor.clone() for tensor in unique_tensors(model).values()]
     seeds = torch.random.get_rng_state()
-    inspect(model, None, None)
+    inspected(model, None, None)
     assert model.training and torch.equal(seeds, torch.random.get_rng_state())
-    assert all(map(torch.equal, before, state(model).values()))
+    assert all(map(torch.equal, before, unique_tensors(model).values()))
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
 def test_a_nan_of_the_checkpoint_is_named_with_its_place():
     model = gpt()
-    tensors = {name: tensor.clone() for name, tensor in state(model).items()}
+    tensors = {name: tensor.clone() for name, tensor in unique_tensors(model).items()}
     tensors["blocks.1.mlp.body.w1.weight"][2, 3] = float("nan")
     tensors["head.weight"][0, 0] = float("inf")
     said = warnings(model, tensors, trained=False)
@@ -172,7 +172,7 @@ def test_values_near_the_limit_of_their_type_are_named():
     wide = gpt()
     wide.head.weight.data[0, 0] = 7e4
     assert any("it would be Inf in float16" in s for s in warnings(wide))
-    largest = inspect(wide, None, None)["largest"]
+    largest = inspected(wide, None, None)["largest"]
     assert largest[0]["tensor"] == "head.weight" and largest[0]["absmax"] == 7e4
 
 
@@ -180,7 +180,7 @@ def test_values_near_the_limit_of_their_type_are_named():
 def test_an_init_that_no_depth_scaling_reached_is_named(placement, scaled):
     """lns is GPT-2's init without / sqrt(2N)."""
     model = gpt(placement=placement, depth=8, width=64)
-    init = inspect(model, None, None)["init"]
+    init = inspected(model, None, None)["init"]
     assert init["projections"] == 16 and init["others_std"] == pytest.approx(0.02, rel=0.03)
     assert init["std"] == pytest.approx(0.02 / (4 if scaled else 1), rel=0.03)
     said = [s for s in warnings(model, trained=False) if "depth scaling" in s]
