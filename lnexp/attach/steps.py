@@ -15,15 +15,15 @@ from lnexp.attach.guard import Mistakes, as_loss
 from lnexp.attach.live_probe import LiveProbe, Scale
 from lnexp.measure.nonfinite import (
     MOST_SKIPS,
-    Gradients,
-    gradient_events,
+    StepReading,
     kind_of,
     nonfinite_events,
+    reading_events,
 )
 from lnexp.measure.probes import Probe
-from lnexp.origin.autopsy import Autopsy
 from lnexp.origin.replay import Closure, Rewind, examine_closure
 from lnexp.origin.update import of_watched_update
+from lnexp.records import Autopsy
 from lnexp.rows import EventRow, Record, StepRow
 
 
@@ -35,7 +35,8 @@ class Pending:
     probe: Probe
     due: bool
     healthy: bool  # of finite loss and gradients: a scaler lets its update happen
-    before: Gradients
+    before: StepReading
+    copied: list[Tensor]  # weights; empty: the update is not read
     events: list[EventRow]
     of_ranks: list[EventRow]  # which process's own batch failed
     autopsy: Autopsy | None = None
@@ -120,13 +121,14 @@ class Steps:
             return
         probe, row, events = pending.probe, pending.row, pending.events
         updated = bool(pending.stepped) and (pending.healthy or not self.scale.on)
-        update_norm = None
+        update_norm, columns = None, pending.before.columns
         if updated:
             self.updates += 1
         if updated and not self.ranks.silent:
             self._weight_norm = probe.weight_norm()
             if pending.due and probe.on:
-                update_norm = probe.updated()
+                update_norm, changes = probe.updated(pending.copied)
+                columns = [*columns, *changes]
             if not isfinite(self._weight_norm):
                 events += nonfinite_events(row.step, "optimizer", probe.names, probe.weight_norms())
                 if self.first_bad_step is None:
@@ -135,6 +137,7 @@ class Steps:
                         pending.autopsy = of_watched_update(
                             self.optimizers,
                             probe,
+                            pending.copied,
                             step=row.step,
                             loss=row.loss,
                             grad_norm=pending.before.grad_norm,
@@ -153,7 +156,7 @@ class Steps:
                 step=replace(
                     row, update_norm=update_norm, skipped=int(not updated) if due else None
                 ),
-                layers=probe.rows(row.step) if due else [],
+                layers=probe.rows(row.step, columns) if due else [],
                 events=events,
                 autopsy=autopsy.as_dict() if autopsy else None,
             )
@@ -187,12 +190,11 @@ class Steps:
     ) -> None:
         step, due = self.done, probe.due(self.done)
         divisor, scale = self.scale.divisor(self.optimizers[0]), self.scale.value
-        probe.begin()
         level = torch.tensor(nan if baseline is None else baseline, dtype=torch.float64)
-        before = probe.gradients(loss, level, due, divisor, scale)
+        before = probe.read(loss, level, due, divisor, scale)
         if before.grad_norm == 0 and step == 0:
             self.mistakes.all_zero()
-        events = gradient_events(step, probe.names, before)
+        events = reading_events(step, probe.names, before)
         healthy = isfinite(before.loss) and isfinite(before.grad_norm)
         searching = self.scale.on and isfinite(before.loss) and not healthy
         self._skips_in_a_row = self._skips_in_a_row + 1 if searching else 0
@@ -211,8 +213,7 @@ class Steps:
             of_ranks = _of_ranks(step, seen)  # afterwards the weights of all are bad
         if self._weight_norm is None or probe is not self._probe:
             self._weight_norm, self._probe = probe.weight_norm(), probe
-        if due:
-            probe.keep_weights()
+        copied = probe.copied() if due else []
         row = StepRow(
             step=step,
             tokens=None,
@@ -225,7 +226,7 @@ class Steps:
             loss_scale=scale if due and self.scale.on else None,
             nonfinite_grads=before.nonfinite if due else None,
         )
-        self._pending = Pending(row, probe, due, healthy, before, events, of_ranks)
+        self._pending = Pending(row, probe, due, healthy, before, copied, events, of_ranks)
 
     def _examine(self, replay: Closure | None, seen: Sequence[Local]) -> None:
         """Of the first failing step, on every process where they are several: the replay of the

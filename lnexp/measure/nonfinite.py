@@ -1,13 +1,13 @@
 """Norms that can be trusted, and what is said when a value is not finite."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import hypot, inf, isfinite, isnan, nan
 
 import torch
 from torch import Tensor
 
-from lnexp.rows import EventRow, Phase
+from lnexp.rows import Column, EventRow, Phase
 
 # One call for a list of tensors; a private name of torch, looked up here alone.
 _foreach_norm: Callable[..., tuple[Tensor, ...]] = getattr(torch, "_foreach_norm")  # noqa: B009
@@ -20,8 +20,8 @@ MOST_SKIPS = 25
 
 
 @dataclass(frozen=True, slots=True)
-class Gradients:
-    """What is known of a step before its update."""
+class StepReading:
+    """What a probe reads of a step before its update."""
 
     loss: float
     unigram_loss: float
@@ -29,6 +29,9 @@ class Gradients:
     grad_norm: float
     overflowed: list[int]  # tensors of finite elements whose norm left their type
     nonfinite: int  # elements
+    columns: list[Column] = field(default_factory=list)  # of layers.csv
+    # Of norms, tokens whose output is 0 where their input is not (level full).
+    silenced: dict[str, int] = field(default_factory=dict)
 
 
 def mended(norms: Sequence[float], tensors: Sequence[Tensor]) -> tuple[list[float], list[int]]:
@@ -116,21 +119,27 @@ def nonfinite_elements(tensors: Sequence[Tensor]) -> int:
     return sum(int((~torch.isfinite(tensor)).sum()) for tensor in tensors)
 
 
-def gradient_events(step: int, names: Sequence[str], gradients: Gradients) -> list[EventRow]:
-    """What loss and gradients of a step show: overflowed norms, zeros, NaN and Inf."""
+def reading_events(step: int, names: Sequence[str], reading: StepReading) -> list[EventRow]:
+    """Overflowed norms, gradients that are 0, NaN and Inf; norms that turned tokens into 0, because
+    the squares overflowed."""
     events = [
         EventRow(step, "backward", "norm_overflow", module=names[i], detail="finite elements")
-        for i in gradients.overflowed
+        for i in reading.overflowed
     ]
     events += [
         EventRow(step, "backward", "zero_gradient", module=name, detail="every element is 0")
-        for name, norm in zip(names, gradients.norms, strict=bool(gradients.norms))
+        for name, norm in zip(names, reading.norms, strict=bool(reading.norms))
         if norm == 0
     ]
-    if not isfinite(gradients.loss):
-        events.append(EventRow(step, "loss", kind_of(gradients.loss), module="loss"))
-    if not isfinite(gradients.grad_norm):
-        events += nonfinite_events(step, "backward", names, gradients.norms)
+    if not isfinite(reading.loss):
+        events.append(EventRow(step, "loss", kind_of(reading.loss), module="loss"))
+    if not isfinite(reading.grad_norm):
+        events += nonfinite_events(step, "backward", names, reading.norms)
+    events += [
+        EventRow(step, "forward", "zero_norm_output", module=module, detail=f"{count} tokens")
+        for module, count in reading.silenced.items()
+        if count
+    ]
     return events
 
 

@@ -1,6 +1,8 @@
-"""What one step's readings hold at each level, gathered into rows.
+"""What is read of a step at each level, before its update and after it, and gathered into rows.
 
-Numbers leave the device twice a step: once before the update, once after it; a reading adds one.
+A step goes through a probe so: `listening` around forward and backward; `read` before the update;
+`copied` before it and `updated` after it, where it is due; `rows` of the columns of both. Numbers
+leave the device twice a step: once before the update, once after it; a reading adds one.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +20,7 @@ from lnexp.config.schema import Measure
 from lnexp.measure.forward import Reading
 from lnexp.measure.groups import Matrix
 from lnexp.measure.nonfinite import (
-    Gradients,
+    StepReading,
     flat_view,
     mended,
     nonfinite_elements,
@@ -31,6 +33,13 @@ from lnexp.measure.nonfinite import (
 from lnexp.measure.optimizer import Underflow, underflow
 from lnexp.rows import Column, EventRow, LayerRows, Layout, Place
 
+UNDERFLOW = 0.5  # share of a block's elements from which on their underflow is an event
+
+# Private names of torch, looked up here alone: one call for a list of tensors.
+_foreach_sub: Callable[..., tuple[Tensor, ...]] = getattr(torch, "_foreach_sub")  # noqa: B009
+_foreach_sub_: Callable[..., None] = getattr(torch, "_foreach_sub_")  # noqa: B009
+_foreach_copy_: Callable[..., None] = getattr(torch, "_foreach_copy_")  # noqa: B009
+
 
 def fetch(*groups: Tensor | Sequence[Tensor]) -> list[list[float]]:
     """Lists of 0-d tensors, or vectors -> lists of floats, in one transfer a device."""
@@ -38,12 +47,6 @@ def fetch(*groups: Tensor | Sequence[Tensor]) -> list[list[float]]:
     flat = stacked([group.double() for group in filled], torch.cat).tolist() if filled else []
     ends = list(accumulate(map(len, groups)))
     return [flat[end - len(group) : end] for group, end in zip(groups, ends, strict=True)]
-
-
-UNDERFLOW = 0.5  # share of a block's elements from which on their underflow is an event
-
-# One call for a list of tensors; a private name of torch, looked up here alone.
-_foreach_sub: Callable[..., tuple[Tensor, ...]] = getattr(torch, "_foreach_sub")  # noqa: B009
 
 
 class ForwardReader(Protocol):
@@ -84,10 +87,7 @@ class Probe:
         self.forward = forward
         self._places = list(groups)
         self._matrix_places = [place for place, *_ in matrices]
-        self._columns: list[Column] = []
         self._layout = Layout()
-        self._zero_outputs: dict[str, int] = {}
-        self.kept: list[Tensor] = []  # the weights before this step's update, where it is read
         self.moved: set[str] = set()  # tensors that an update was seen to change
 
     @cached_property
@@ -96,29 +96,24 @@ class Probe:
         return [sum(self.sizes[i] for i in members) for members in self.groups.values()]
 
     def due(self, step: int) -> bool:
-        return self.measure.level != "off" and step % self.measure.every == 0
+        return self.on and step % self.measure.every == 0
+
+    @property
+    def on(self) -> bool:
+        return self.measure.level != "off"
 
     @property
     def full(self) -> bool:
         return self.measure.level == "full"
 
-    def begin(self) -> None:
-        """A step's readings start anew."""
-        self._columns, self.kept = [], []
-
     @contextmanager
     def listening(self, due: bool) -> Iterator[bool]:
         """Around forward and backward of a step; whether the modules' outputs are read."""
-        self.begin()
         if not (due and self.full):
             yield False
             return
         with self.forward.listening():
             yield True
-
-    @property
-    def on(self) -> bool:
-        return self.measure.level != "off"
 
     def grads(self) -> list[Tensor]:
         return [cast(Tensor, w.grad) for w in self.weights]
@@ -152,70 +147,66 @@ class Probe:
         """How many elements of each gradient are not 0."""
         return [g.count_nonzero() for g in grads]
 
-    def gradients(
+    def read(
         self,
         loss: Tensor,
         unigram_loss: Tensor,
         due: bool,
         divisor: float = 1.0,
         scale: float = 1.0,
-    ) -> Gradients:
+    ) -> StepReading:
         """Before the update: the step's losses, and the norms of each tensor and of its gradient.
-        Gradients are divided by `divisor` where they are kept scaled; the stream's were read in a
+        Gradients are divided by `divisor` where they stay scaled; the stream's were read in a
         backward of `scale` times the loss."""
-        grads = self.grads()
-        counts = self.nonzero(grads) if due else []
+        grads, full = self.grads(), due and self.full
         weights = self.now() if due else []
-        slices, weight_slices = (
-            self._slices(tensors) if due and self.full else [] for tensors in (grads, weights)
-        )
-        readings = self.forward.read if due and self.full else []
-        silent = self.forward.silent if due and self.full else []
+        slices, weight_slices = (self._slices(t) if full else [] for t in (grads, weights))
+        readings, silent = (self.forward.read, self.forward.silent) if full else ([], [])
         losses, whole, raw, nonzero, parts, of_weights, of_weight_slices, *forward = fetch(
             [loss.detach().double(), unigram_loss],
             self.whole(grads, due),
             self.norms(grads) if due else [],
-            counts,
+            self.nonzero(grads) if due else [],
             self.norms(slices),
             self.norms(weights),
             self.norms(weight_slices),
             *(values for *_, values in readings),
             *(counts for _, counts in silent),
         )
-        zeros = forward[len(readings) :]
-        self._zero_outputs = {
-            name: int(count)
-            for (names, _), counts in zip(silent, zeros, strict=True)
-            for name, count in zip(names, counts, strict=True)
-        }
         grad_norm, grad_norms, overflowed = whole[0] if whole else nan, list[float](), list[int]()
         if due or not trusted(grad_norm):
             grad_norms, overflowed = self.mended(raw or fetch(self.norms(grads))[0], grads)
         if not trusted(grad_norm):
             grad_norm = total(grad_norms)
         grad_norm, grad_norms = grad_norm / divisor, [norm / divisor for norm in grad_norms]
+        columns: list[Column] = []
         if due:
-            self._columns, nonzero = [], self.summed(nonzero)
-            self._by_place("grad_norm", grad_norms)
-            empty = [
-                (size - sum([nonzero[i] for i in members])) / size
-                for size, members in zip(self._elements, self.groups.values(), strict=True)
-            ]
-            self._columns.append(("zero_grad_fraction", self._places, empty))
-            self._by_matrix("grad_norm", [n / divisor for n in self.mended(parts, slices)[0]])
-            self._by_place("weight_norm", self.mended(of_weights, self.weights)[0])
-            self._by_matrix("weight_norm", self.mended(of_weight_slices, weight_slices)[0])
+            part_norms = [norm / divisor for norm in self.mended(parts, slices)[0]]
+            columns += self._columns("grad_norm", grad_norms, part_norms)
+            columns.append(("zero_grad_fraction", self._places, self._empty(nonzero)))
+            columns += self._columns(
+                "weight_norm",
+                self.mended(of_weights, self.weights)[0],
+                self.mended(of_weight_slices, weight_slices)[0],
+            )
             for (places, field, _), values in zip(readings, forward, strict=False):
                 if field == "stream_grad_rms" and scale != 1.0:
                     values = [value / scale for value in values]
-                self._columns.append((field, places, values))
-        return Gradients(
+                columns.append((field, places, values))
+        counted = zip(silent, forward[len(readings) :], strict=True)
+        return StepReading(
             loss=losses[0],
             unigram_loss=losses[1],
             norms=grad_norms,
             grad_norm=grad_norm,
             overflowed=overflowed,
             nonfinite=0 if isfinite(grad_norm) else self.nonfinite(grads),
+            columns=columns,
+            silenced={
+                name: int(count)
+                for (names, _), counts in counted
+                for name, count in zip(names, counts, strict=True)
+            },
         )
 
     def weight_norm(self) -> float:
@@ -227,34 +218,21 @@ class Probe:
         """Of each tensor."""
         return self.mended(fetch(self.norms(self.now()))[0], self.weights)[0]
 
-    def keep_weights(self) -> None:
-        """Before the update, so that what it does can be told."""
-        self.kept = self.copied()
-
     def copied(self) -> list[Tensor]:
+        """The weights before the update, so that what it does can be told."""
         return [w.clone() for w in self.now()]
 
-    def updates(self) -> list[Tensor]:
-        return list(_foreach_sub(self.now(), self.kept))
+    def updates(self, before: list[Tensor]) -> list[Tensor]:
+        return list(_foreach_sub(self.now(), before))
 
-    def updated(self) -> float:
-        """After the update: the norm of what it did."""
-        updates = self.updates()
+    def updated(self, before: list[Tensor]) -> tuple[float, list[Column]]:
+        """After the update of the `copied` weights: the norm of what it did, and its columns."""
+        updates = self.updates(before)
         slices = self._slices(updates) if self.full else []
-        moved, parts = fetch(self.norms(updates), self.norms(slices))
-        update_norms = self.mended(moved, updates)[0]
-        self.moved.update(n for n, norm in zip(self.names, update_norms, strict=True) if norm)
-        self._by_place("update_norm", update_norms)
-        self._by_matrix("update_norm", self.mended(parts, slices)[0])
-        return total(update_norms)
-
-    def forward_events(self, step: int) -> list[EventRow]:
-        """Norms whose output is 0 where their input is not: the squares overflowed (level full)."""
-        return [
-            EventRow(step, "forward", "zero_norm_output", module=module, detail=f"{count} tokens")
-            for module, count in self._zero_outputs.items()
-            if count
-        ]
+        raw, parts = fetch(self.norms(updates), self.norms(slices))
+        norms = self.mended(raw, updates)[0]
+        self.moved.update(name for name, norm in zip(self.names, norms, strict=True) if norm)
+        return total(norms), self._columns("update_norm", norms, self.mended(parts, slices)[0])
 
     def underflow_events(self, step: int, optimizer: Optimizer) -> list[EventRow]:
         """Blocks in which fp16's second moments are 0 though the first are not: updates of m / eps.
@@ -262,26 +240,38 @@ class Probe:
         Other types hold every square that matters, and are looked at when the run is over."""
         if self.weights[0].dtype != torch.float16:
             return []
-        found: dict[str, list[Underflow]] = {}
+        blocks: dict[str, list[Underflow]] = {}
         for name, share in zip(self.names, underflow(optimizer, self.weights), strict=False):
             parts = name.split(".")
             block = ".".join(parts[:2]) if parts[0] == "blocks" else parts[0]
-            found.setdefault(block, []).append(share)
+            blocks.setdefault(block, []).append(share)
         events = []
-        for block, shares in found.items():
+        for block, shares in blocks.items():
             vanished, elements = sum(s.vanished for s in shares), sum(s.elements for s in shares)
             if vanished > UNDERFLOW * elements:
                 detail = f"v = 0 and m != 0 in {vanished / elements:.0%} of {elements} elements"
                 events.append(EventRow(step, "optimizer", "adam_underflow", "", block, "", detail))
         return events
 
-    def rows(self, step: int) -> LayerRows:
+    def rows(self, step: int, columns: Sequence[Column]) -> LayerRows:
         """The reading's rows, by layer."""
-        return self._layout.rows(step, self._columns)
+        return self._layout.rows(step, columns)
 
-    def _by_place(self, field: str, values: list[float]) -> None:
-        totals = [total([values[i] for i in members]) for members in self.groups.values()]
-        self._columns.append((field, self._places, totals))
+    def _columns(
+        self, field: str, norms: Sequence[float], part_norms: Sequence[float]
+    ) -> list[Column]:
+        """By place, and of the matrices of blocks where they are read."""
+        totals = [total([norms[i] for i in members]) for members in self.groups.values()]
+        columns: list[Column] = [(field, self._places, totals)]
+        return [*columns, (field, self._matrix_places, part_norms)] if part_norms else columns
+
+    def _empty(self, nonzero: list[float]) -> list[float]:
+        """Of each place, the share of gradient elements that are 0."""
+        nonzero = self.summed(nonzero)
+        return [
+            (size - sum([nonzero[i] for i in members])) / size
+            for size, members in zip(self._elements, self.groups.values(), strict=True)
+        ]
 
     def _slices(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return [
@@ -289,20 +279,10 @@ class Probe:
             for _, i, third in self.matrices
         ]
 
-    def _by_matrix(self, field: str, values: list[float]) -> None:
-        if values:
-            self._columns.append((field, self._matrix_places, values))
-
-
-# The probe of a large model: what can be is done in place, and memory is taken once.
-
-
-# Private names of torch, looked up here alone.
-_foreach_copy_: Callable[..., None] = getattr(torch, "_foreach_copy_")  # noqa: B009
-_foreach_sub_: Callable[..., None] = getattr(torch, "_foreach_sub_")  # noqa: B009
-
 
 class LargeProbe(Probe):
+    """Of a large model: what can be is done in place, and memory is taken once."""
+
     _copy: list[Tensor] | None = None
     _finite = True  # the weights, when they were last looked at
 
@@ -326,10 +306,9 @@ class LargeProbe(Probe):
             _foreach_copy_(self._copy, self.now())
         return self._copy
 
-    def updates(self) -> list[Tensor]:
+    def updates(self, before: list[Tensor]) -> list[Tensor]:
         """With the opposite sign, in place of the copy; an autopsy of the update needs the copy."""
         if not self._finite:
-            return super().updates()
-        _foreach_sub_(self.kept, self.now())
-        updates, self.kept = self.kept, []
-        return updates
+            return super().updates(before)
+        _foreach_sub_(before, self.now())
+        return before

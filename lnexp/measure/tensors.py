@@ -5,6 +5,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from lnexp.records import TensorFigures
+
 
 def is_sharded(tensor: Tensor) -> bool:
     """A DTensor: known by its method, since its module takes long to import."""
@@ -25,20 +27,20 @@ def type_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def describe(tensor: Tensor) -> dict[str, Any]:
+def describe(tensor: Tensor) -> TensorFigures:
     """Shape, type, range over the finite elements (None: there are none), NaN and Inf counts."""
     values = tensor.detach().double()
     finite = values[torch.isfinite(values)]
     some = finite.numel() > 0
-    return {
-        "shape": list(tensor.shape),
-        "dtype": type_name(tensor.dtype),
-        "min": float(finite.min()) if some else None,
-        "max": float(finite.max()) if some else None,
-        "absmax": float(finite.abs().max()) if some else None,
-        "nan": int(values.isnan().sum()),
-        "inf": int(values.isinf().sum()),
-    }
+    return TensorFigures(
+        shape=list(tensor.shape),
+        dtype=type_name(tensor.dtype),
+        min=float(finite.min()) if some else None,
+        max=float(finite.max()) if some else None,
+        absmax=float(finite.abs().max()) if some else None,
+        nan=int(values.isnan().sum()),
+        inf=int(values.isinf().sum()),
+    )
 
 
 def held(value: float, dtype: torch.dtype) -> float:

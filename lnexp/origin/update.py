@@ -13,9 +13,8 @@ from lnexp.measure.nonfinite import exact_norm, kind_of, total
 from lnexp.measure.optimizer import eps_and_correction, kernel, underflow
 from lnexp.measure.probes import Probe
 from lnexp.measure.tensors import describe, held, type_name
-from lnexp.origin.autopsy import Autopsy
-from lnexp.origin.operations import Birth
 from lnexp.origin.replay import gradients_kept
+from lnexp.records import MATHEMATICAL, NUMERICAL, Autopsy, Birth, Replay, UpdateFigures
 
 KNOWN = (Adam, AdamW, SGD)  # whose moments have names that are known
 
@@ -86,18 +85,22 @@ def of_update(
         step=step,
         reproduced=True,
         origin=birth,
-        propagated=None,
         loss=loss,
         grad_norm=grad_norm,
-        optimizer=figures,
-        shadow={"float64": {"loss": None, "grad_norm": None, "finite": finite, "origin": None}},
-        nature="numerical" if finite else "mathematical",
-        seconds=0.0,
+        optimizer=UpdateFigures(**figures),
+        shadow={"float64": Replay(finite)},
+        nature=NUMERICAL if finite else MATHEMATICAL,
     )
 
 
 def of_watched_update(
-    optimizers: Sequence[Optimizer], probe: Probe, *, step: int, loss: float, grad_norm: float
+    optimizers: Sequence[Optimizer],
+    probe: Probe,
+    before: Sequence[Tensor],
+    *,
+    step: int,
+    loss: float,
+    grad_norm: float,
 ) -> Autopsy | None:
     """Of a loop that is not ours; None too where an optimizer's moments are not known."""
     position = _first_nonfinite(probe.weights)
@@ -112,7 +115,7 @@ def of_watched_update(
         optimizer,
         probe.names,
         probe.weights,
-        probe.kept,
+        before,
         step=step,
         loss=loss,
         grad_norm=grad_norm,

@@ -207,8 +207,8 @@ class FlatProbe(Probe):
         self._gradients = self._tensors(flat.gradients_N)
         self._weights = self._tensors(flat.weights_N)
         self._vectors = [gradient.view(-1) for gradient in self._gradients]
-        self._kept_N = self._moved_N = flat.weights_N
-        self._kept: list[Tensor] = []
+        self._before_N = self._moved_N = flat.weights_N
+        self._before: list[Tensor] = []
         self._moved: list[Tensor] = []
 
     def _tensors(self, whole_N: Tensor) -> list[Tensor]:
@@ -251,15 +251,15 @@ class FlatProbe(Probe):
         return torch.cat(counts)[order]
 
     def copied(self) -> list[Tensor]:
-        if not self._kept:
-            self._kept_N = torch.empty_like(self.memory.weights_N)
-            self._kept = self._tensors(self._kept_N)
-        self._kept_N.copy_(self.memory.weights_N)
-        return self._kept
+        if not self._before:
+            self._before_N = torch.empty_like(self.memory.weights_N)
+            self._before = self._tensors(self._before_N)
+        self._before_N.copy_(self.memory.weights_N)
+        return self._before
 
-    def updates(self) -> list[Tensor]:
+    def updates(self, before: list[Tensor]) -> list[Tensor]:
         if not self._moved:
             self._moved_N = torch.empty_like(self.memory.weights_N)
             self._moved = self._tensors(self._moved_N)
-        torch.sub(self.memory.weights_N, self._kept_N, out=self._moved_N)
+        torch.sub(self.memory.weights_N, self._before_N, out=self._moved_N)
         return self._moved

@@ -3,7 +3,7 @@
 Shapes: B batch, T time, V vocabulary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from time import perf_counter
@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
-from lnexp.measure.nonfinite import MOST_SKIPS, Gradients, gradient_events, nonfinite_events
+from lnexp.measure.nonfinite import MOST_SKIPS, StepReading, nonfinite_events, reading_events
 from lnexp.model.gpt import GPT
-from lnexp.origin.autopsy import Autopsy, examine
+from lnexp.origin.autopsy import examine
 from lnexp.origin.update import of_update
-from lnexp.rows import EventRow, Record, StepRow
+from lnexp.records import Autopsy
+from lnexp.rows import Column, EventRow, LayerRow, Record, StepRow
 from lnexp.train.flat import Flat, FlatProbe
 from lnexp.train.optim import lr_at
 from lnexp.train.state import Forward, State
@@ -45,7 +46,7 @@ def train(state: State) -> Iterator[Record]:
         state.seconds = perf_counter() - began
         yield Record(
             step=loop.row(step, before, update, val_loss),
-            layers=loop.probe.rows(step) if loop.probe.due(step) else [],
+            layers=loop.layers(step, before, update),
             events=loop.unseen(joined(autopsy, [*events, *update.events])),
             autopsy=autopsy.as_dict() if autopsy else None,
         )
@@ -57,7 +58,7 @@ def train(state: State) -> Iterator[Record]:
 class Before:
     """What is known of a step before its update."""
 
-    gradients: Gradients
+    reading: StepReading
     weight_norm: float
     loss_scale: float
     finite: bool  # loss and gradients
@@ -72,6 +73,8 @@ class StepUpdate:
     clip_factor: float = 1.0
     norm: float | None = None  # None: no update, or not read
     events: tuple[EventRow, ...] = ()  # weights that are not finite any more, a run's first failure
+    columns: Sequence[Column] = ()  # of layers.csv
+    copied: Sequence[Tensor] = ()  # the weights before it
 
 
 class Loop:
@@ -100,26 +103,26 @@ class Loop:
     def read_and_judge(self, step: int, batch: Batch, loss: Tensor) -> Before:
         scale, due = self.state.scale, self.probe.due(step)
         unigram_loss = self.state.unigram_V[batch[1]].mean()
-        gradients = self.probe.gradients(loss, unigram_loss, due, scale.divisor, scale.value)
-        finite = isfinite(gradients.loss) and isfinite(gradients.grad_norm)
-        searching = scale.dynamic and isfinite(gradients.loss) and not finite
-        return Before(gradients, self.weight_norm, scale.value, finite, searching)
+        reading = self.probe.read(loss, unigram_loss, due, scale.divisor, scale.value)
+        finite = isfinite(reading.loss) and isfinite(reading.grad_norm)
+        searching = scale.dynamic and isfinite(reading.loss) and not finite
+        return Before(reading, self.weight_norm, scale.value, finite, searching)
 
     def update_weights(self, step: int, before: Before) -> StepUpdate:
         """None is made by gradients that are not finite."""
         state, probe, due = self.state, self.probe, self.probe.due(step)
-        if due:
-            probe.keep_weights()
-        update = StepUpdate(self.weight_norm)
+        copied = probe.copied() if due else []
+        update = StepUpdate(self.weight_norm, copied=copied)
         if before.finite:
-            clip_factor = min(1.0, self.settings.clip / (before.gradients.grad_norm + CLIP_EPS))
+            clip_factor = min(1.0, self.settings.clip / (before.reading.grad_norm + CLIP_EPS))
             if clip_factor < 1.0:
                 self.flat.gradients_N.mul_(clip_factor)
             for group in state.optimizer.param_groups:
                 group["lr"] = lr_at(step, self.settings)
             self.flat.step()
             self.weight_norm = probe.weight_norm()
-            update = StepUpdate(self.weight_norm, clip_factor, probe.updated() if due else None)
+            norm, columns = probe.updated(copied) if due else (None, ())
+            update = StepUpdate(self.weight_norm, clip_factor, norm, (), columns, copied)
         if not isfinite(self.weight_norm) and state.first_bad_step is None:
             norms = probe.weight_norms()
             events = nonfinite_events(step, "optimizer", probe.names, norms)
@@ -130,8 +133,7 @@ class Loop:
     def events(self, step: int, before: Before) -> list[EventRow]:
         """What was notable, apart from the weights."""
         probe, scale = self.probe, self.state.scale
-        events = gradient_events(step, probe.names, before.gradients)
-        events += probe.forward_events(step)
+        events = reading_events(step, probe.names, before.reading)
         if before.finite and probe.due(step):
             events += probe.underflow_events(step, self.state.optimizer)
         if before.searching:
@@ -158,10 +160,10 @@ class Loop:
                 state.optimizer,
                 self.probe.names,
                 self.probe.weights,
-                self.probe.kept,
+                update.copied,
                 step=step,
-                loss=before.gradients.loss,
-                grad_norm=before.gradients.grad_norm,
+                loss=before.reading.loss,
+                grad_norm=before.reading.grad_norm,
             )
         return examine_step(state, *batch, step)
 
@@ -182,28 +184,33 @@ class Loop:
         seen.update((event.kind, event.module) for event in events)
         return events
 
+    def layers(self, step: int, before: Before, update: StepUpdate) -> Sequence[LayerRow]:
+        if not self.probe.due(step):
+            return []
+        return self.probe.rows(step, [*before.reading.columns, *update.columns])
+
     def row(self, step: int, before: Before, update: StepUpdate, val_loss: float | None) -> StepRow:
-        state, gradients = self.state, before.gradients
+        state, reading = self.state, before.reading
         row = StepRow(
             step=step,
             tokens=(step + 1) * self.settings.batch_size * state.config.model.context,
             seconds=state.seconds,
             lr=lr_at(step, self.settings),
-            loss=gradients.loss,
-            unigram_loss=gradients.unigram_loss,
+            loss=reading.loss,
+            unigram_loss=reading.unigram_loss,
             val_loss=val_loss,
         )
         if not self.probe.due(step):
             return row
         return replace(
             row,
-            grad_norm=gradients.grad_norm,
+            grad_norm=reading.grad_norm,
             update_norm=update.norm,
             weight_norm=before.weight_norm,
             clip_factor=update.clip_factor,
             loss_scale=before.loss_scale if state.scale.on else None,
             skipped=int(not before.finite),
-            nonfinite_grads=gradients.nonfinite,
+            nonfinite_grads=reading.nonfinite,
         )
 
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lnexp.measure.nonfinite import Gradients, exact_norm, gradient_events, mended, norms, total
+from lnexp.measure.nonfinite import StepReading, exact_norm, mended, norms, reading_events, total
 from lnexp.measure.probes import fetch
 
 
@@ -47,12 +47,12 @@ def test_a_total_is_the_root_of_summed_squares_even_beyond_the_squares_of_a_floa
 
 
 def test_events_name_what_happened_once_a_kind():
-    gradients = Gradients(
+    gradients = StepReading(
         loss=nan, unigram_loss=1.0, norms=[nan, 0.0, inf, 1.0, nan], grad_norm=nan,
         overflowed=[3], nonfinite=5,
     )  # fmt: skip
     found = [
-        (e.phase, e.kind, e.module, e.detail) for e in gradient_events(2, list("abcde"), gradients)
+        (e.phase, e.kind, e.module, e.detail) for e in reading_events(2, list("abcde"), gradients)
     ]
     assert found == [
         ("backward", "norm_overflow", "d", "finite elements"),
