@@ -14,15 +14,15 @@ __version__ = "0.1.0"
 
 def load(path: "str | Path") -> "Frames":
     """The tables .runs, .steps, .layers, .events of results/, a sweep folder or a run folder."""
-    from lnexp.results.load import frames  # pandas, when it is asked for
+    from lnexp.results.load import frames  # brings pandas along
 
     return frames(path)
 
 
 def __getattr__(name: str) -> Any:
     """`watch` and `autopsy` bring torch along, so they are looked up when they are asked for."""
-    if name in ("watch", "autopsy"):
-        from lnexp.attach import watching as attach
+    if name not in ("watch", "autopsy"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from lnexp.attach import watching
 
-        return getattr(attach, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(watching, name)

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from lnexp.attach.live_probe import LiveProbe
 from lnexp.config.document import dump
-from lnexp.config.schema import Measure
+from lnexp.measure.optimizer import kernel
+from lnexp.measure.tensors import type_name
 from lnexp.runs.environment import machine
 
 OPTIMIZERS = {AdamW: "adamw", Adam: "adam", SGD: "sgd"}
@@ -25,16 +26,8 @@ def free_folder(out: str | Path) -> Path:
     return path
 
 
-def config_yaml(
-    model: nn.Module,
-    depth: int,
-    optimizers: Sequence[Optimizer],
-    measure: Measure,
-    scaled: bool,
-    blocks: Sequence[str],
-) -> str:
+def config_yaml(live: LiveProbe, optimizers: Sequence[Optimizer], scaled: bool) -> str:
     """Only settings that can be read off the objects; a setting that is left out is not known."""
-    weights = [p for p in model.parameters() if p.requires_grad] or list(model.parameters())
     first = optimizers[0]
     group = first.param_groups[0]
     train: dict[str, Any] = {}
@@ -43,49 +36,45 @@ def config_yaml(
     train |= {ours: float(group[theirs]) for theirs, ours in SETTINGS.items() if theirs in group}
     if "betas" in group:
         train["betas"] = [float(beta) for beta in group["betas"]]
-    dtype = str(weights[0].dtype).removeprefix("torch.")
+    weights = list(live.model.parameters())
+    trainable = [p for p in weights if p.requires_grad]
+    weight = (trainable or weights)[0]
+    dtype = type_name(weight.dtype)
     if not scaled and dtype in PRECISIONS:
         train["precision"] = PRECISIONS[dtype]
-    train |= {"loss_scale": "dynamic" if scaled else "none", "device": weights[0].device.type}
+    train |= {"loss_scale": "dynamic" if scaled else "none", "device": weight.device.type}
+    measure = live.measure
     document = {
         "watched": {
-            "model": type(model).__name__,
+            "model": type(live.model).__name__,
             "optimizers": [type(optimizer).__name__ for optimizer in optimizers],
-            "parameters": sum(p.numel() for p in model.parameters()),
-            "trainable": sum(p.numel() for p in model.parameters() if p.requires_grad),
-            "blocks": list(blocks),
+            "parameters": sum(p.numel() for p in weights),
+            "trainable": sum(p.numel() for p in trainable),
+            "blocks": live.places.blocks,
         },
-        "model": {"depth": depth},
+        "model": {"depth": max(1, live.places.depth)},
         "train": train,
-        "measure": {
-            "level": measure.level,
-            "every": measure.every,
-            "sample": measure.sample,
-        },
+        "measure": {"level": measure.level, "every": measure.every, "sample": measure.sample},
     }
     return dump(document)
 
 
 def environment(
-    model: nn.Module,
-    optimizers: Sequence[Optimizer],
-    trainable: Sequence[str],
-    baseline: float | str | None,
-    processes: int,
+    live: LiveProbe, optimizers: Sequence[Optimizer], baseline: float | str | None
 ) -> dict[str, Any]:
-    weights = list(model.parameters())
-    norms = [m for m in model.modules() if "norm" in type(m).__name__.lower()]
+    weights = list(live.model.parameters())
+    norms = [m for m in live.model.modules() if "norm" in type(m).__name__.lower()]
     return {
         **machine(weights[0].device.type),
         "watched": True,
         "devices": sorted({str(p.device) for p in weights}),
-        "processes": processes,
+        "processes": live.ranks.size,
         "optimizer": type(optimizers[0]).__name__,
-        "optimizer_kernel": "fused" if optimizers[0].defaults.get("fused") else "per tensor",
-        "weights_dtype": str(weights[0].dtype).removeprefix("torch."),
+        "optimizer_kernel": kernel(optimizers[0]),
+        "weights_dtype": type_name(weights[0].dtype),
         "parameters": sum(p.numel() for p in weights),
         "norm_parameters": sum(p.numel() for m in norms for p in m.parameters(recurse=False)),
-        "tensors": len(trainable),
+        "tensors": len(live.trainable),
         "norms": len(norms),
         "baseline": baseline,  # nats; "each batch": given step by step; None: there is none
     }

@@ -35,10 +35,10 @@ class Places:
 
     def groups(self, names: Sequence[str]) -> dict[tuple[int, Part], list[int]]:
         """Place -> positions of its tensors among `names`."""
-        found: dict[tuple[int, Part], list[int]] = {}
+        groups: dict[tuple[int, Part], list[int]] = {}
         for position, name in enumerate(names):
-            found.setdefault(self.of[name], []).append(position)
-        return in_order(found)
+            groups.setdefault(self.of[name], []).append(position)
+        return in_order(groups)
 
 
 def places(model: nn.Module, blocks: str = "") -> Places:
@@ -51,10 +51,11 @@ def places(model: nn.Module, blocks: str = "") -> Places:
     of: dict[str, tuple[int, Part]] = {}
     for position, (name, block) in enumerate(zip(names, block_names, strict=True)):
         owner = modules.get(name.rpartition(".")[0])
+        words = [word.lower() for word in name.removeprefix(block).split(".") if word]
         if block:
-            of[name] = order.index(block), _inside(name.removeprefix(block), owner)
+            of[name] = order.index(block), _inside(words, owner)
         else:
-            of[name] = _outside(name, owner, len(order), before=position < first)
+            of[name] = _outside(words, owner, len(order), before=position < first)
     return Places(order, of)
 
 
@@ -75,8 +76,8 @@ def _matched(names: Sequence[str], pattern: str) -> list[str]:
 def _numbered(modules: dict[str, nn.Module], names: Sequence[str]) -> list[str]:
     """The block of each parameter, '' outside of all. Stacks of modules that hold modules are
     meant; where there are none (a plain Sequential), single layers are."""
-    found = [re.match(r"(.*?(?:^|\.)\d+)\.", name) for name in names]
-    candidates = [match[1] if match else "" for match in found]
+    matches = [re.match(r"(.*?(?:^|\.)\d+)\.", name) for name in names]
+    candidates = [match[1] if match else "" for match in matches]
     whole: dict[str, bool] = {}
     for block in dict.fromkeys(filter(None, candidates)):
         stack = block.rpartition(".")[0]
@@ -87,21 +88,19 @@ def _numbered(modules: dict[str, nn.Module], names: Sequence[str]) -> list[str]:
     return candidates
 
 
-def _words(path: str) -> list[str]:
-    return [word.lower() for word in path.split(".") if word]
+def _holder(words: list[str]) -> str:
+    """The name of the module that holds the weight."""
+    return words[-2] if len(words) > 1 else ""
 
 
-def _is_norm(owner: nn.Module | None, word: str) -> bool:
-    kind = type(owner).__name__.lower()
-    return bool(owner is not None and "norm" in kind) or bool(NORM.search(word))
+def _is_norm(owner: nn.Module | None, words: list[str]) -> bool:
+    return "norm" in type(owner).__name__.lower() or bool(NORM.search(_holder(words)))
 
 
-def _inside(path: str, owner: nn.Module | None) -> Part:
+def _inside(words: list[str], owner: nn.Module | None) -> Part:
     """By the name of the module that holds the weight, else by the path to it. What is neither
     norm nor attention is counted as MLP."""
-    words = _words(path)
-    module = words[-2] if len(words) > 1 else ""
-    if _is_norm(owner, module):
+    if _is_norm(owner, words):
         return "norm"
     if any(ATTENTION.search(word) for word in words):
         return "attn"
@@ -110,11 +109,10 @@ def _inside(path: str, owner: nn.Module | None) -> Part:
     return "attn" if any(PROJECTION.search(word) for word in words) else "mlp"
 
 
-def _outside(name: str, owner: nn.Module | None, depth: int, before: bool) -> tuple[int, Part]:
-    words = _words(name)
-    module = words[-2] if len(words) > 1 else ""
-    if isinstance(owner, nn.Embedding) or any(EMBED.search(word) for word in words):
+def _outside(
+    words: list[str], owner: nn.Module | None, depth: int, before: bool
+) -> tuple[int, Part]:
+    embeds = isinstance(owner, nn.Embedding) or any(EMBED.search(word) for word in words)
+    if embeds or (before and not HEAD.search(_holder(words))):
         return -1, "embed"
-    if before and not HEAD.search(module):
-        return -1, "embed"
-    return depth, "norm" if _is_norm(owner, module) else "head"
+    return depth, "norm" if _is_norm(owner, words) else "head"

@@ -20,18 +20,18 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lnexp.attach.distributed import Ranks
 from lnexp.attach.folder import config_yaml, environment, free_folder
 from lnexp.attach.guard import Mistakes, check_kinds
 from lnexp.attach.live_probe import LiveProbe, Scale, adam_shares, unwrapped
 from lnexp.attach.steps import Steps
 from lnexp.config.schema import Measure
 from lnexp.messages import UserError
-from lnexp.origin.autopsy import Autopsy, told
+from lnexp.origin.autopsy import told
 from lnexp.origin.replay import Closure, Rewind, bare, examine_closure
 from lnexp.origin.update import try_update
+from lnexp.records import Autopsy, Status
 from lnexp.rows import Record
-from lnexp.runs.rundir import RunDir, Status
+from lnexp.runs.rundir import RunDir
 
 Baseline = float | Callable[[], float | Tensor] | None
 
@@ -46,12 +46,12 @@ def autopsy(model: nn.Module, closure: Closure, optimizer: Optimizer | None = No
     too, on a copy. Weights, gradients and random streams stay as they are.
     """
     rewind = Rewind(bare(model))
-    found = examine_closure(model, closure, rewind, step=0)
-    if found.origin is None and optimizer is not None:
+    result = examine_closure(model, closure, rewind, step=0)
+    if result.origin is None and optimizer is not None:
         with rewind.again():
-            found = try_update(bare(model), closure(), unwrapped(optimizer)) or found
-    print(told(found))
-    return found
+            result = try_update(bare(model), closure(), unwrapped(optimizer)) or result
+    print(told(result))
+    return result
 
 
 class Watch:
@@ -94,7 +94,7 @@ class Watch:
         mistakes = Mistakes(inner, self.optimizers)
         live = LiveProbe(self.model, self.measure, self.blocks)
         if live.ranks.rank == 0:
-            self._folder = self._open(live, live.ranks)
+            self._folder = self._open(live)
         write = self._folder.write if self._folder else _nowhere
         steps = Steps(self.model, self.optimizers, live, self.scale, mistakes, write)
         steps.attach()
@@ -102,25 +102,23 @@ class Watch:
         self._steps = steps
         return self
 
-    def _open(self, live: LiveProbe, ranks: Ranks) -> RunDir:
+    def _open(self, live: LiveProbe) -> RunDir:
         self.path = free_folder(self.out)
-        value = self.baseline
-        given = "each batch" if callable(value) else None if value is None else float(value)
-        depth = max(1, live.places.depth)
-        args = (live.model, self.optimizers)
-        config = config_yaml(
-            live.model, depth, self.optimizers, self.measure, self.scale.on, live.places.blocks
-        )
-        trainable = [name for name, _ in live.trainable]
-        return RunDir(self.path).begin(config, environment(*args, trainable, given, ranks.size))
+        baseline = "each batch" if callable(self.baseline) else self._baseline()
+        config = config_yaml(live, self.optimizers, self.scale.on)
+        return RunDir(self.path).begin(config, environment(live, self.optimizers, baseline))
+
+    def _baseline(self) -> float | None:
+        """Of the present batch."""
+        value = self.baseline() if callable(self.baseline) else self.baseline
+        return None if value is None else float(value)
 
     def step(self, loss: Tensor | float, replay: Closure | None = None) -> None:
         """After backward, before clipping and the optimizer's step. `replay` computes this batch's
         loss again, without backward: it is called where a value is not finite."""
         if self._steps is None:
             raise UserError("lnexp.watch: w.step(loss) outside of `with lnexp.watch(...) as w:`")
-        baseline = self.baseline() if callable(self.baseline) else self.baseline
-        self._steps.step(loss, None if baseline is None else float(baseline), replay)
+        self._steps.step(loss, self._baseline(), replay)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: Any
@@ -150,7 +148,7 @@ class Watch:
         # Only where every update was seen is it known that a tensor never moved.
         known = steps.updates and self.measure.every == 1 and self.measure.level != "off"
         still = [n for n, _ in steps.live.trainable if n not in steps.live.moved]
-        said = f"{type(error).__name__}: {error}".splitlines()[0][:500] if error else None
+        message = f"{type(error).__name__}: {error}".splitlines()[0][:500] if error else None
         return Status(
             status="finished" if error is None else _ended_by(error),
             steps_done=steps.done,
@@ -160,7 +158,7 @@ class Watch:
             skipped=steps.skipped,
             adam_underflowed=underflowed,
             adam_below_eps=below_eps,
-            error=said,
+            error=message,
         )
 
 

@@ -5,6 +5,7 @@ sentences on what stands out in them, each with its figures.
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from math import sqrt
 from typing import Any
 
@@ -21,6 +22,7 @@ from lnexp.inspect.placement import (
 )
 from lnexp.measure.tensors import describe, held, type_name
 from lnexp.model.check import is_norm
+from lnexp.records import TensorFigures
 
 EPS = ("eps", "epsilon", "variance_epsilon", "norm_eps")
 NAMED_NORM = re.compile(r"norm|dynamictanh|^dyt", re.IGNORECASE)
@@ -126,7 +128,7 @@ def inspected(
         "nonfinite": [
             _nonfinite(name, tensor, figures[name])
             for name, tensor in floating.items()
-            if figures[name]["nan"] or figures[name]["inf"]
+            if figures[name].nan or figures[name].inf
         ],
         "largest": _largest(figures),
         "adam": moments(checkpoint.optimizer, order) if checkpoint.optimizer is not None else [],
@@ -164,20 +166,19 @@ def _norm(name: str, norm: nn.Module, tensors: Mapping[str, Tensor], place: str)
     }
 
 
-def _nonfinite(name: str, tensor: Tensor, figures: dict[str, Any]) -> dict[str, Any]:
+def _nonfinite(name: str, tensor: Tensor, figures: TensorFigures) -> dict[str, Any]:
     first = (~torch.isfinite(tensor)).nonzero()[0].tolist()
-    return {"tensor": name, "elements": tensor.numel(), "first": first, **figures}
+    return {"tensor": name, "elements": tensor.numel(), "first": first, **asdict(figures)}
 
 
-def _largest(figures: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
+def _largest(figures: Mapping[str, TensorFigures]) -> list[dict[str, Any]]:
     """The tensors nearest to the limit of their own type."""
     rows = []
-    for name, of_tensor in figures.items():
-        absmax, dtype = of_tensor["absmax"], of_tensor["dtype"]
-        if absmax is not None:
-            limit = torch.finfo(getattr(torch, dtype)).max
-            row = {"tensor": name, "dtype": dtype, "absmax": absmax, "limit": limit}
-            rows.append({**row, "share": absmax / limit})
+    for name, tensor in figures.items():
+        if tensor.absmax is not None:
+            limit = torch.finfo(getattr(torch, tensor.dtype)).max
+            row = {"tensor": name, "dtype": tensor.dtype, "absmax": tensor.absmax, "limit": limit}
+            rows.append({**row, "share": tensor.absmax / limit})
     return sorted(rows, key=lambda row: -row["share"])[:LARGEST]
 
 
