@@ -143,6 +143,32 @@ def reading_events(step: int, names: Sequence[str], reading: StepReading) -> lis
     return events
 
 
+def scaler_events(
+    step: int, events: Sequence[EventRow], skipped: bool, skips_in_a_row: int
+) -> list[EventRow]:
+    """`events` under a dynamic loss scale: a step that it skips is no failure, until no scale
+    helps."""
+    if skipped:
+        detail = "step skipped: gradients overflowed"
+        skip = EventRow(step, "optimizer", "scaler_skip", detail=detail)
+        events = [*without_values(events), skip]
+    if skips_in_a_row >= MOST_SKIPS:
+        detail = f"{skips_in_a_row} skips in a row: no loss scale helps"
+        events = [*events, EventRow(step, "optimizer", "skips_in_a_row", detail=detail)]
+    return list(events)
+
+
+def without_values(events: Sequence[EventRow]) -> list[EventRow]:
+    return [event for event in events if event.kind not in ("nan", "inf")]
+
+
+def unseen(events: Sequence[EventRow], seen: set[tuple[str, str]]) -> list[EventRow]:
+    """The first of each kind and module; they are `seen` from now on."""
+    first = [event for event in events if (event.kind, event.module) not in seen]
+    seen.update((event.kind, event.module) for event in first)
+    return first
+
+
 def nonfinite_events(
     step: int, phase: Phase, names: Sequence[str], norms: Sequence[float]
 ) -> list[EventRow]:

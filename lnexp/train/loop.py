@@ -14,7 +14,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
-from lnexp.measure.nonfinite import MOST_SKIPS, StepReading, nonfinite_events, reading_events
+from lnexp.measure.nonfinite import (
+    MOST_SKIPS,
+    StepReading,
+    nonfinite_events,
+    reading_events,
+    scaler_events,
+    unseen,
+    without_values,
+)
 from lnexp.model.gpt import GPT
 from lnexp.origin.autopsy import examine
 from lnexp.origin.update import of_update
@@ -47,7 +55,7 @@ def train(state: State) -> Iterator[Record]:
         yield Record(
             step=loop.row(step, before, update, val_loss),
             layers=loop.layers(step, before, update),
-            events=loop.unseen(joined(autopsy, [*events, *update.events])),
+            events=unseen(joined(autopsy, [*events, *update.events]), state.seen),
             autopsy=autopsy.as_dict() if autopsy else None,
         )
         if state.stopped:
@@ -136,13 +144,8 @@ class Loop:
         events = reading_events(step, probe.names, before.reading)
         if before.finite and probe.due(step):
             events += probe.underflow_events(step, self.state.optimizer)
-        if before.searching:
-            detail = "step skipped: gradients overflowed"
-            events = [*without_values(events), skip("scaler_skip", step, detail)]
-        if self.no_scale_helps:
-            detail = f"{scale.skips_in_a_row} skips in a row: no loss scale helps"
-            events.append(skip("skips_in_a_row", step, detail))
-        return events
+        skips_in_a_row = scale.skips_in_a_row if scale.dynamic else 0
+        return scaler_events(step, events, before.searching, skips_in_a_row)
 
     def examine(
         self, step: int, batch: Batch, before: Before, update: StepUpdate
@@ -176,13 +179,6 @@ class Loop:
         """Every eval_every steps and on the last row."""
         last = self.state.stopped or step == self.settings.steps - 1
         return self.probe.on and (last or (step + 1) % self.state.config.measure.eval_every == 0)
-
-    def unseen(self, events: list[EventRow]) -> list[EventRow]:
-        """The first of each kind and module; they are seen from now on."""
-        seen = self.state.seen
-        events = [event for event in events if (event.kind, event.module) not in seen]
-        seen.update((event.kind, event.module) for event in events)
-        return events
 
     def layers(self, step: int, before: Before, update: StepUpdate) -> Sequence[LayerRow]:
         if not self.probe.due(step):
@@ -240,14 +236,6 @@ def joined(autopsy: Autopsy | None, events: list[EventRow]) -> list[EventRow]:
     if autopsy is None:
         return events
     return autopsy.events() + (without_values(events) if autopsy.reproduced else events)
-
-
-def without_values(events: list[EventRow]) -> list[EventRow]:
-    return [event for event in events if event.kind not in ("nan", "inf")]
-
-
-def skip(kind: str, step: int, detail: str) -> EventRow:
-    return EventRow(step, "optimizer", kind, detail=detail)
 
 
 @torch.no_grad()
