@@ -10,15 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lnexp.attach.distributed import Local
-from lnexp.attach.guard import Mistakes, as_loss
-from lnexp.attach.live_probe import LiveProbe, Scale
+from lnexp.attach.distributed import RankBatch
+from lnexp.attach.guard import Guard, as_loss
+from lnexp.attach.live_probe import LiveProbe, ScalerReader
 from lnexp.measure.nonfinite import (
     MOST_SKIPS,
     StepReading,
     kind_of,
     nonfinite_events,
     reading_events,
+    scaler_events,
+    unseen,
+    without_values,
 )
 from lnexp.measure.probes import Probe
 from lnexp.origin.replay import Closure, Rewind, examine_closure
@@ -34,11 +37,11 @@ class Pending:
     row: StepRow
     probe: Probe
     due: bool
-    healthy: bool  # of finite loss and gradients: a scaler lets its update happen
-    before: StepReading
+    finite: bool  # loss and gradients: a scaler lets the update happen
+    reading: StepReading
     copied: list[Tensor]  # weights; empty: the update is not read
     events: list[EventRow]
-    of_ranks: list[EventRow]  # which process's own batch failed
+    rank_events: list[EventRow]  # which process's own batch failed
     autopsy: Autopsy | None = None
     stepped: set[int] = field(default_factory=set)  # optimizers
 
@@ -51,13 +54,13 @@ class Steps:
         model: nn.Module,
         optimizers: Sequence[Optimizer],
         live: LiveProbe,
-        scale: Scale,
-        mistakes: Mistakes,
+        scaler: ScalerReader,
+        guard: Guard,
         write: Callable[[Record], None],
     ) -> None:
         self.model, self.optimizers = model, optimizers
         self.live, self.ranks = live, live.ranks
-        self.scale, self.mistakes, self.write = scale, mistakes, write
+        self.scaler, self.guard, self.write = scaler, guard, write
         self.rewind = Rewind(live.model)
         self.done = 0
         self.first_bad_step: int | None = None
@@ -81,7 +84,7 @@ class Steps:
             hook = optimizer.register_step_post_hook(lambda *_, n=number: self._stepped(n))
             self._handles.append(hook)
         self.ranks.attach(self.live.model)
-        self.mistakes.attach()
+        self.guard.attach()
         self._listen()
 
     def detach(self) -> None:
@@ -89,27 +92,27 @@ class Steps:
             self._handles.pop().remove()
         self.live.stream.detach()
         self.ranks.detach()
-        self.mistakes.detach()
+        self.guard.detach()
 
     @torch.no_grad()
     def step(self, loss: Tensor | float, baseline: float | None, replay: Closure | None) -> None:
         self.settle()
         value = as_loss(loss)
-        self.mistakes.before_reading()
+        self.guard.before_reading()
         probe = self.live.now()
         if probe is None:
-            self.mistakes.no_gradients()
-            return
+            raise self.guard.no_gradients()
         value = value.reshape(()).double()
-        seen: list[Local] = []
-        together = replay is not None
+        batches: list[RankBatch] = []
         if self.ranks.size > 1:
-            seen, together = self.ranks.gather(value, together)
-            value = torch.tensor(sum(s.loss for s in seen) / len(seen), dtype=torch.float64)
+            batches, all_replay = self.ranks.gather(value, replay is not None)
+            value = torch.tensor(sum(b.loss for b in batches) / len(batches), dtype=torch.float64)
+            replay = replay if all_replay else None
         if self.ranks.reads:
-            self._read(probe, value, baseline, seen)
-        self._examine(replay if together else None, seen)
-        self.mistakes.step_went_well()
+            self._read(probe, value, baseline, batches)
+        if replay is not None and not self._examined:
+            self._examine(replay, batches)
+        self.guard.detach()
         self.done += 1
         self._fresh = True
         self._listen()
@@ -119,45 +122,41 @@ class Steps:
         pending, self._pending = self._pending, None
         if pending is None:
             return
-        probe, row, events = pending.probe, pending.row, pending.events
-        updated = bool(pending.stepped) and (pending.healthy or not self.scale.on)
-        update_norm, columns = None, pending.before.columns
+        probe, row, reading, events = pending.probe, pending.row, pending.reading, pending.events
+        columns, autopsy = list(reading.columns), pending.autopsy
+        updated = bool(pending.stepped) and (pending.finite or not self.scaler.on)
         if updated:
             self.updates += 1
+        else:
+            self.skipped += 1
+        if pending.due:
+            row = replace(row, skipped=int(not updated))
         if updated and not self.ranks.silent:
             self._weight_norm = probe.weight_norm()
-            if pending.due and probe.on:
+            if pending.due:
                 update_norm, changes = probe.updated(pending.copied)
-                columns = [*columns, *changes]
+                row, columns = replace(row, update_norm=update_norm), [*columns, *changes]
             if not isfinite(self._weight_norm):
                 events += nonfinite_events(row.step, "optimizer", probe.names, probe.weight_norms())
                 if self.first_bad_step is None:
                     self.first_bad_step = row.step
                     if at_once:  # gradients and moments are still those of this update
-                        pending.autopsy = of_watched_update(
+                        autopsy = of_watched_update(
                             self.optimizers,
                             probe,
                             pending.copied,
                             step=row.step,
                             loss=row.loss,
-                            grad_norm=pending.before.grad_norm,
+                            grad_norm=reading.grad_norm,
                         )
-        if not updated:
-            self.skipped += 1
-        autopsy = pending.autopsy
         if autopsy is not None and autopsy.reproduced:  # its rows say more than the norms do
-            events = [e for e in events if e.kind not in ("nan", "inf")]
-        events = [*(autopsy.events() if autopsy else []), *pending.of_ranks, *events]
-        events = [e for e in events if (e.kind, e.module) not in self._seen]
-        self._seen.update((e.kind, e.module) for e in events)
-        due = pending.due and probe.on
+            events = without_values(events)
+        events = [*(autopsy.events() if autopsy else []), *pending.rank_events, *events]
         self.write(
             Record(
-                step=replace(
-                    row, update_norm=update_norm, skipped=int(not updated) if due else None
-                ),
-                layers=probe.rows(row.step, columns) if due else [],
-                events=events,
+                step=row,
+                layers=probe.rows(row.step, columns) if pending.due else [],
+                events=unseen(events, self._seen),
                 autopsy=autopsy.as_dict() if autopsy else None,
             )
         )
@@ -169,7 +168,7 @@ class Steps:
 
     def _stepped(self, number: int) -> None:
         if self._pending is None:
-            self.mistakes.unannounced += self.ranks.reads
+            self.guard.unannounced += self.ranks.reads
             return
         self._pending.stepped.add(number)
         if len(self._pending.stepped) == len(self.optimizers):
@@ -186,31 +185,24 @@ class Steps:
             stream.detach()
 
     def _read(
-        self, probe: Probe, loss: Tensor, baseline: float | None, seen: Sequence[Local]
+        self, probe: Probe, loss: Tensor, baseline: float | None, batches: Sequence[RankBatch]
     ) -> None:
         step, due = self.done, probe.due(self.done)
-        divisor, scale = self.scale.divisor(self.optimizers[0]), self.scale.value
-        level = torch.tensor(nan if baseline is None else baseline, dtype=torch.float64)
-        before = probe.read(loss, level, due, divisor, scale)
-        if before.grad_norm == 0 and step == 0:
-            self.mistakes.all_zero()
-        events = reading_events(step, probe.names, before)
-        healthy = isfinite(before.loss) and isfinite(before.grad_norm)
-        searching = self.scale.on and isfinite(before.loss) and not healthy
+        divisor, scale = self.scaler.divisor(self.optimizers[0]), self.scaler.value
+        reference = torch.tensor(nan if baseline is None else baseline, dtype=torch.float64)
+        reading = probe.read(loss, reference, due, divisor, scale)
+        if reading.grad_norm == 0 and step == 0:
+            self.guard.all_zero()
+        finite = isfinite(reading.loss) and isfinite(reading.grad_norm)
+        searching = self.scaler.on and isfinite(reading.loss) and not finite
         self._skips_in_a_row = self._skips_in_a_row + 1 if searching else 0
-        given_up = self._skips_in_a_row >= MOST_SKIPS
-        if searching:
-            events = [e for e in events if e.kind not in ("nan", "inf")]
-            detail = "step skipped: gradients overflowed"
-            events.append(EventRow(step, "optimizer", "scaler_skip", detail=detail))
-        if given_up:
-            detail = f"{self._skips_in_a_row} skips in a row: no loss scale helps"
-            events.append(EventRow(step, "optimizer", "skips_in_a_row", detail=detail))
-        failed = given_up or not (healthy or searching)
-        of_ranks: list[EventRow] = []
+        events = reading_events(step, probe.names, reading)
+        events = scaler_events(step, events, searching, self._skips_in_a_row)
+        rank_events: list[EventRow] = []
+        failed = self._skips_in_a_row >= MOST_SKIPS or not (finite or searching)
         if failed and self.first_bad_step is None:
             self.first_bad_step = step
-            of_ranks = _of_ranks(step, seen)  # afterwards the weights of all are bad
+            rank_events = _rank_events(step, batches)  # afterwards the weights of all are bad
         if self._weight_norm is None or probe is not self._probe:
             self._weight_norm, self._probe = probe.weight_norm(), probe
         copied = probe.copied() if due else []
@@ -219,51 +211,45 @@ class Steps:
             tokens=None,
             seconds=self.seconds,
             lr=float(self.optimizers[0].param_groups[0]["lr"]),
-            loss=before.loss,
+            loss=reading.loss,
             unigram_loss=baseline,
-            grad_norm=before.grad_norm if due else None,
+            grad_norm=reading.grad_norm if due else None,
             weight_norm=self._weight_norm if due else None,
-            loss_scale=scale if due and self.scale.on else None,
-            nonfinite_grads=before.nonfinite if due else None,
+            loss_scale=scale if due and self.scaler.on else None,
+            nonfinite_grads=reading.nonfinite if due else None,
         )
-        self._pending = Pending(row, probe, due, healthy, before, copied, events, of_ranks)
+        self._pending = Pending(row, probe, due, finite, reading, copied, events, rank_events)
 
-    def _examine(self, replay: Closure | None, seen: Sequence[Local]) -> None:
+    def _examine(self, replay: Closure, batches: Sequence[RankBatch]) -> None:
         """Of the first failing step, on every process where they are several: the replay of the
         first one that fails by itself tells."""
-        if replay is None or self._examined:
-            return
-        own = any(s.bad for s in seen)
+        own = any(batch.bad for batch in batches)
         if not own and not (self.ranks.alike and self.first_bad_step == self.done):
             return
         self._examined, self.live.stream.paused = True, True
         try:
             with torch.enable_grad():
-                found = examine_closure(
-                    self.model, replay, self.rewind, step=self.done, scale=self.scale.value
+                autopsy = examine_closure(
+                    self.model, replay, self.rewind, step=self.done, scale=self.scaler.value
                 )
         finally:
             self.live.stream.paused = False
         if self.ranks.size > 1:
-            mine = (seen[self.ranks.rank].bad or not own) and found.origin is not None
-            found = self.ranks.first_of(found if mine else None) or found
+            tells = (batches[self.ranks.rank].bad or not own) and autopsy.origin is not None
+            autopsy = self.ranks.first_of(autopsy if tells else None) or autopsy
         if self._pending is not None:
-            self._pending.autopsy = found
+            self._pending.autopsy = autopsy
 
 
-def _of_ranks(step: int, seen: Sequence[Local]) -> list[EventRow]:
+def _rank_events(step: int, batches: Sequence[RankBatch]) -> list[EventRow]:
     """One row a process whose own batch made it, before the gradients were averaged."""
     rows = []
-    for local in (s for s in seen if s.bad):
-        loss = isfinite(local.loss)
-        what = f"own gradient of {local.tensor} not finite" if loss else f"own loss {local.loss}"
-        rows.append(
-            EventRow(
-                step=step,
-                phase="backward" if loss else "loss",
-                kind="nan" if loss else kind_of(local.loss),
-                module=f"rank {local.rank}",
-                detail=f"rank {local.rank} of {len(seen)}, its batch of step {step}: {what}",
-            )
-        )
+    for batch in (b for b in batches if b.bad):
+        if isfinite(batch.loss):
+            phase, kind, what = "backward", "nan", f"own gradient of {batch.tensor} not finite"
+        else:
+            phase, kind, what = "loss", kind_of(batch.loss), f"own loss {batch.loss}"
+        rank = f"rank {batch.rank}"
+        detail = f"{rank} of {len(batches)}, its batch of step {step}: {what}"
+        rows.append(EventRow(step, phase, kind, module=rank, detail=detail))
     return rows

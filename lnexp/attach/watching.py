@@ -13,7 +13,7 @@ examined.
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lnexp.attach.folder import config_yaml, environment, free_folder
-from lnexp.attach.guard import Mistakes, check_kinds
-from lnexp.attach.live_probe import LiveProbe, Scale, adam_shares, unwrapped
+from lnexp.attach.guard import Guard, check_kinds
+from lnexp.attach.live_probe import LiveProbe, ScalerReader, adam_shares, unwrapped
 from lnexp.attach.steps import Steps
 from lnexp.config.schema import Measure
 from lnexp.messages import UserError
@@ -30,7 +30,6 @@ from lnexp.origin.autopsy import told
 from lnexp.origin.replay import Closure, Rewind, bare, examine_closure
 from lnexp.origin.update import try_update
 from lnexp.records import Autopsy, Status
-from lnexp.rows import Record
 from lnexp.runs.rundir import RunDir
 
 Baseline = float | Callable[[], float | Tensor] | None
@@ -81,7 +80,9 @@ class Watch:
         self.model, self.optimizers = model, [unwrapped(o) for o in several]
         self.out, self.baseline, self.blocks = Path(out), baseline, blocks
         # accelerate's optimizers carry their scaler with them.
-        self.scale = Scale(scaler or next((getattr(o, "scaler", None) for o in several), None))
+        self.scaler = ScalerReader(
+            scaler or next((getattr(o, "scaler", None) for o in several), None)
+        )
         self.measure = _measure(level, every)
         self.path: Path | None = None  # of the run folder, once it is open
         self._steps: Steps | None = None
@@ -91,12 +92,13 @@ class Watch:
         inner = bare(self.model)
         if inner in _watched:
             raise UserError(f"lnexp.watch: this {type(inner).__name__} is watched already")
-        mistakes = Mistakes(inner, self.optimizers)
+        guard = Guard(inner, self.optimizers)
         live = LiveProbe(self.model, self.measure, self.blocks)
         if live.ranks.rank == 0:
             self._folder = self._open(live)
-        write = self._folder.write if self._folder else _nowhere
-        steps = Steps(self.model, self.optimizers, live, self.scale, mistakes, write)
+        # Of several processes the first one writes.
+        write = self._folder.write if self._folder else lambda _: None
+        steps = Steps(self.model, self.optimizers, live, self.scaler, guard, write)
         steps.attach()
         _watched.add(inner)
         self._steps = steps
@@ -105,7 +107,7 @@ class Watch:
     def _open(self, live: LiveProbe) -> RunDir:
         self.path = free_folder(self.out)
         baseline = "each batch" if callable(self.baseline) else self._baseline()
-        config = config_yaml(live, self.optimizers, self.scale.on)
+        config = config_yaml(live, self.optimizers, self.scaler.on)
         return RunDir(self.path).begin(config, environment(live, self.optimizers, baseline))
 
     def _baseline(self) -> float | None:
@@ -149,8 +151,9 @@ class Watch:
         known = steps.updates and self.measure.every == 1 and self.measure.level != "off"
         still = [n for n, _ in steps.live.trainable if n not in steps.live.moved]
         message = f"{type(error).__name__}: {error}".splitlines()[0][:500] if error else None
+        ended = "failed" if isinstance(error, Exception) else "interrupted"
         return Status(
-            status="finished" if error is None else _ended_by(error),
+            status="finished" if error is None else ended,
             steps_done=steps.done,
             seconds=steps.seconds,
             first_bad_step=steps.first_bad_step,
@@ -160,14 +163,6 @@ class Watch:
             adam_below_eps=below_eps,
             error=message,
         )
-
-
-def _ended_by(error: BaseException) -> Literal["failed", "interrupted"]:
-    return "failed" if isinstance(error, Exception) else "interrupted"
-
-
-def _nowhere(_: Record) -> None:
-    """Of several processes the first one writes."""
 
 
 def _measure(level: str, every: int) -> Measure:

@@ -123,7 +123,7 @@ def _all(case: Case) -> Advice:
     yield from _zero_output(case)
     for name in case.causes:
         yield from CAUSE.get(name, _nothing)(case)
-    yield from VERDICT.get(case.judgement.verdict or case.outcome.status, _nothing)(case)
+    yield from VERDICT.get(case.judgement.verdict or case.process.status, _nothing)(case)
     if case.settings.get("measure.level") == "off" and len(case.steps):
         yield Suggestion(
             "measure.level", "light", "no gradient, weight or update of this run was written"
@@ -350,7 +350,7 @@ def _nothing_to_learn(case: Case) -> Advice:
 
 
 def _failed(case: Case) -> Advice:
-    error, batch = case.outcome.error or "", case.settings.get("train.batch_size", 1)
+    error, batch = case.process.error or "", case.settings.get("train.batch_size", 1)
     if "memory" in error.lower() and batch > 1:
         yield Suggestion("train.batch_size", batch // 2, error)
 

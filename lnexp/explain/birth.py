@@ -13,7 +13,7 @@ from lnexp.explain.words import (
     op_words,
     tensor_words,
 )
-from lnexp.origin.record import NOT_KNOWN, NUMERICAL, OVERFLOW, Autopsy, Birth
+from lnexp.records import NOT_KNOWN, NUMERICAL, OVERFLOW, Autopsy, Birth
 from lnexp.results.causes import UNDERFLOW, text
 
 # Largest number and smallest above 0 of each format.

@@ -11,22 +11,19 @@ import pandas as pd
 
 from lnexp.explain.chain import COLUMNS, chain
 from lnexp.messages import UserError
-from lnexp.origin.record import Autopsy
+from lnexp.records import Autopsy, BrokenRecord, Status, read_json
 from lnexp.results.causes import Cause
 from lnexp.results.load import load
 from lnexp.results.run_folder import (
     TABLES,
-    BrokenRun,
     judge_tables,
     read_autopsy,
     read_config,
-    read_json,
-    read_outcome,
     read_tables,
 )
 from lnexp.results.runs_csv import is_locked
 from lnexp.results.tables import BrokenTable, column, empty_table, numbers
-from lnexp.results.verdicts import FAILURES, Judgement, Outcome
+from lnexp.results.verdicts import FAILURES, Judgement
 
 NAMED = 4  # run folders that are named to whoever gave a sweep
 
@@ -39,7 +36,7 @@ class Case:
     settings: dict[str, Any]  # by dotted name
     seeds: dict[str, int]  # seed_init, seed_data; empty: not known
     env: dict[str, Any]
-    outcome: Outcome
+    process: Status
     steps: pd.DataFrame
     layers: pd.DataFrame
     events: pd.DataFrame
@@ -60,7 +57,7 @@ class Case:
     @property
     def all_frozen(self) -> bool:
         """Whether no weight ever moved."""
-        return bool(self.outcome.unmoved) and len(self.outcome.unmoved) == self.env.get("tensors")
+        return bool(self.process.unmoved) and len(self.process.unmoved) == self.env.get("tensors")
 
     @property
     def causes(self) -> dict[str, Cause]:
@@ -105,32 +102,32 @@ def read_case(folder: Path) -> Case:
         return _without_config(folder)
     try:
         settings, seeds = read_config(folder)
-    except BrokenRun as problem:
+    except BrokenRecord as problem:
         raise UserError(str(problem)) from None
-    outcome, notes = _outcome(folder)
+    process, notes = _process(folder)
     try:
         env = read_json(folder / "env.json")
         frames, more = read_tables(folder, dict.fromkeys(TABLES))
         autopsy, unread = read_autopsy(folder)
-        judgement = judge_tables(folder, frames, settings, env, outcome, autopsy)
-    except (BrokenRun, BrokenTable) as problem:
-        return _blank(folder, settings, seeds, outcome, [*notes, str(problem)])
+        judgement = judge_tables(folder, frames, settings, env, process, autopsy)
+    except (BrokenRecord, BrokenTable) as problem:
+        return _blank(folder, settings, seeds, process, [*notes, str(problem)])
     return Case(
-        folder, settings, seeds, env, outcome, frames["steps"], frames["layers"],
+        folder, settings, seeds, env, process, frames["steps"], frames["layers"],
         frames["events"], autopsy, judgement, [*notes, *more, *unread],
     )  # fmt: skip
 
 
-def _outcome(folder: Path) -> tuple[Outcome, list[str]]:
+def _process(folder: Path) -> tuple[Status, list[str]]:
     """status.json; without a usable one the sweep's lock tells whether the run goes on."""
     notes: list[str] = []
     try:
-        outcome = read_outcome(folder)
-    except BrokenRun as problem:
+        process = Status.read(folder)
+    except BrokenRecord as problem:
         notes.append(str(problem))
-        outcome = None
+        process = None
     running = is_locked(folder.resolve().parent.parent)
-    return outcome or Outcome("running" if running else "interrupted"), notes
+    return process or Status("running" if running else "interrupted"), notes
 
 
 def _without_config(folder: Path) -> Case:
@@ -144,13 +141,13 @@ def _without_config(folder: Path) -> Case:
             if row["run"] == folder.name:
                 settings = {key: row[key] for key in results.axes[sweep.name]}
                 seeds = {key: int(row[key]) for key in ("seed_init", "seed_data")}
-                outcome, notes = _outcome(folder) if folder.is_dir() else (Outcome("pending"), [])
-                return _blank(folder, settings, seeds, outcome, notes)
+                process, notes = _process(folder) if folder.is_dir() else (Status("pending"), [])
+                return _blank(folder, settings, seeds, process, notes)
     raise UserError(f"{folder}: not a run folder; expected results/SWEEP/runs/RUN")
 
 
 def _which(folder: Path, runs: pd.DataFrame) -> list[str]:
-    """The sweep's most telling runs: one of each outcome, failures first."""
+    """The sweep's most telling runs: one of each process, failures first."""
     rows = runs.to_dict("records")
     told = {row["verdict"] or row["status"]: row for row in reversed(rows)}
     order = sorted(told, key=lambda word: word not in FAILURES)
@@ -160,10 +157,10 @@ def _which(folder: Path, runs: pd.DataFrame) -> list[str]:
     ]
 
 
-def _blank(folder: Path, settings: dict, seeds: dict, outcome: Outcome, notes: list[str]) -> Case:
+def _blank(folder: Path, settings: dict, seeds: dict, process: Status, notes: list[str]) -> Case:
     """A run of which nothing but its settings and status is known."""
     steps, layers, events = (empty_table(row_type, None) for row_type in TABLES.values())
-    judgement = Judgement("", outcome.error or "", [], {}, "within 0 steps")
+    judgement = Judgement("", process.error or "", [], {}, "within 0 steps")
     return Case(
-        folder, settings, seeds, {}, outcome, steps, layers, events, None, judgement, notes
+        folder, settings, seeds, {}, process, steps, layers, events, None, judgement, notes
     )  # fmt: skip

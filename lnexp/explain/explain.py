@@ -153,11 +153,11 @@ ONLY_STALLED = ("vanishing", "rank_collapse")
 
 
 def _process(case: Case) -> str:
-    status, done = case.outcome.status, len(case.steps)
+    status, done = case.process.status, len(case.steps)
     if status == "failed":
-        return f"The process failed after {done} steps: {case.outcome.error or 'no message'}."
-    if status == "interrupted" and case.outcome.error:
-        return f"Interrupted after {done} steps: {case.outcome.error}."
+        return f"The process failed after {done} steps: {case.process.error or 'no message'}."
+    if status == "interrupted" and case.process.error:
+        return f"Interrupted after {done} steps: {case.process.error}."
     return {
         "finished": "Finished, but what it left cannot be read: no verdict.",
         "interrupted": f"Interrupted after {done} steps: `lnexp run` takes it up again.",
@@ -243,8 +243,8 @@ def _events(case: Case) -> Iterator[tuple[str, str, str]]:
             where = module_words(rows[0]["module"], case.depth)
             yield kind, f"from step {rows[0]['step']} on, {where}{more}", meaning
     failing = case.judgement.verdict == "nonfinite"  # its own step makes no update
-    if (case.outcome.skipped or 0) > failing:
-        yield "skipped", f"{case.outcome.skipped} of {len(case.steps)} steps made no update", ""
+    if (case.process.skipped or 0) > failing:
+        yield "skipped", f"{case.process.skipped} of {len(case.steps)} steps made no update", ""
 
 
 EVENTS = {
@@ -290,7 +290,7 @@ def chain_words(row: dict[str, Any], depth: int) -> str:
 
 
 def _unknown(case: Case) -> Iterator[str]:
-    level, status = case.settings.get("measure.level"), case.outcome.status
+    level, status = case.settings.get("measure.level"), case.process.status
     if "imported" in case.env:
         yield "The model and its settings: this run is a log of another tool."
     if status == "pending" or not len(case.steps):

@@ -77,7 +77,7 @@ def horizon(case: Case) -> str:
         steps = f"{len(case.steps)} rows {case.judgement.horizon}"
     init, data = case.seeds.get("seed_init"), case.seeds.get("seed_data")
     seeds = [] if origin or init is None else [f"seeds {init} (init) and {data} (data)"]
-    verdict = case.judgement.verdict or case.outcome.status
+    verdict = case.judgement.verdict or case.process.status
     return f"{case.folder.resolve().name}: {verdict}, {', '.join([*words, steps, *seeds])}"
 
 
@@ -94,7 +94,7 @@ def as_json(explanation: Explanation) -> str:
     value = {
         "schema": SCHEMA,
         "run": case.folder.resolve().name,
-        "status": case.outcome.status,
+        "status": case.process.status,
         "verdict": judgement.verdict,
         "diagnosis": explanation.diagnosis,
         "reason": judgement.reason,

@@ -2,7 +2,7 @@
 
 from math import prod
 
-from lnexp.origin.record import Tensor
+from lnexp.records import TensorFigures
 from lnexp.results.causes import text
 
 PARTS = {
@@ -98,7 +98,7 @@ def block_of(module: str) -> int | None:
     return int(rest[0]) if head == "blocks" and rest and rest[0].isdigit() else None
 
 
-def tensor_words(tensor: Tensor) -> str:
+def tensor_words(tensor: TensorFigures) -> str:
     """'float32 8 x 64 x 32, finite from -1 to 2, 3 of 16384 elements Inf'."""
     shape = " x ".join(map(str, tensor.shape)) or "scalar"
     size = prod(tensor.shape)

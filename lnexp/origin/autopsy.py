@@ -5,70 +5,31 @@ Works on any torch model: `run(model)` computes the step's objective from the mo
 
 import copy
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
 from math import isfinite, prod
 from time import perf_counter
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lnexp.measure.nonfinite import exact_norm, kind_of, total
+from lnexp.measure.nonfinite import exact_norm, total
 from lnexp.measure.tensors import full
-from lnexp.origin.operations import Birth, Watch
+from lnexp.origin.operations import Watch
 from lnexp.origin.tags import ModuleTags
-from lnexp.rows import EventRow
+from lnexp.records import (
+    MATHEMATICAL,
+    NOT_KNOWN,
+    NOT_REPRODUCED,
+    NUMERICAL,
+    OVERFLOW,
+    Autopsy,
+    Replay,
+    TensorFigures,
+)
 
 Run = Callable[[nn.Module], Tensor]
 
-NOT_REPRODUCED = "not reproduced"
-NOT_KNOWN = "not known"  # the step cannot be computed in a wider type
 HUGE = 1e150  # products of such numbers leave fp64; 0/0 and a root of a negative need none
-
-
-@dataclass(frozen=True)
-class Autopsy:
-    """What autopsy.json holds."""
-
-    step: int
-    reproduced: bool
-    origin: Birth | None
-    propagated: Birth | None  # the first bad gradient
-    loss: float
-    grad_norm: float | None
-    optimizer: dict[str, Any] | None
-    shadow: dict[str, dict[str, Any]]  # the same step in wider types
-    nature: str  # numerical, overflow, mathematical, not reproduced or not known
-    seconds: float
-    schema: int = field(default=1)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def events(self) -> list[EventRow]:
-        """The origin's row, then one each for a bad loss and the first bad gradient it led to."""
-        if self.origin is None:
-            detail = f"not reproduced: loss {self.loss}, gradient norm {self.grad_norm}"
-            return [EventRow(self.step, "backward", "not_reproduced", detail=detail)]
-        rows = [self._row(self.origin, "origin", _detail(self.origin))]
-        if self.origin.phase == "forward" and not isfinite(self.loss):
-            kind = kind_of(self.loss)
-            rows.append(EventRow(self.step, "loss", kind, role="propagated", module="loss"))
-        if self.propagated is not None and self.propagated != self.origin:
-            rows.append(self._row(self.propagated, "propagated"))
-        return rows
-
-    def _row(self, birth: Birth, role: str, detail: str = "") -> EventRow:
-        return EventRow(
-            step=self.step,
-            phase=birth.phase,
-            kind=birth.kind,
-            role=role,
-            module=birth.module,
-            op=birth.op,
-            detail=detail,
-        )
 
 
 def examine(
@@ -87,7 +48,7 @@ def examine(
 def report(
     step: int,
     seen: "tuple[Watch, float, float]",
-    shadows: dict[str, dict[str, Any]],
+    shadows: dict[str, Replay],
     began: float,
 ) -> Autopsy:
     """What `watched` saw, and the same step in wider types (empty: it cannot be computed there)."""
@@ -100,7 +61,6 @@ def report(
         propagated=watch.propagated,
         loss=loss,
         grad_norm=grad_norm,
-        optimizer=None,
         shadow=shadows,
         nature=of_fp64 if watch.origin else NOT_REPRODUCED,
         seconds=perf_counter() - began,
@@ -122,7 +82,7 @@ def watched(model: nn.Module, run: Run) -> tuple[Watch, float, float]:
 
 def shadow_replay(
     model: nn.Module, shadow: Callable[[nn.Module, torch.dtype], Tensor]
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Replay]:
     """The same step in fp64, and in fp32 where the run was narrower."""
     types = [torch.float64]
     if any(p.dtype in (torch.float16, torch.bfloat16) for p in model.parameters()):
@@ -138,42 +98,20 @@ def shadow_replay(
     return found
 
 
-def as_shadow(watch: Watch, loss: float, grad_norm: float) -> dict[str, Any]:
-    return {
-        "loss": loss,
-        "grad_norm": grad_norm,
-        "finite": isfinite(loss) and isfinite(grad_norm),
-        "origin": watch.origin,
-    }
+def as_shadow(watch: Watch, loss: float, grad_norm: float) -> Replay:
+    return Replay(isfinite(loss) and isfinite(grad_norm), loss, grad_norm, watch.origin)
 
 
-def nature(fp64: dict[str, Any]) -> str:
-    """numerical: finite in fp64. overflow: beyond fp64's 1.8e308, too. mathematical: undefined."""
-    if fp64["finite"]:
-        return "numerical"
-    birth: Birth | None = fp64["origin"]
+def nature(fp64: Replay) -> str:
+    if fp64.finite:
+        return NUMERICAL
+    birth = fp64.origin
     if birth is None:
-        return "mathematical"
+        return MATHEMATICAL
     # Fused kernels hide the Inf inside and show its NaN, so the kind does not decide.
-    largest = max((t["absmax"] or 0.0 for t in birth.inputs), default=0.0)
+    largest = max((figures.absmax or 0.0 for figures in birth.inputs), default=0.0)
     exponential = birth.kind == "inf" and "exp" in birth.op
-    return "overflow" if largest > HUGE or exponential else "mathematical"
-
-
-def _detail(birth: Birth) -> str:
-    """What went in and what came out, in a few words."""
-
-    def words(facts: dict[str, Any]) -> str:
-        largest = (
-            "no finite element" if facts["absmax"] is None else f"absmax {facts['absmax']:.4g}"
-        )
-        return f"{facts['dtype']} {'x'.join(map(str, facts['shape'])) or 'scalar'} {largest}"
-
-    out = birth.outputs[0]
-    came = f"{out['nan']} NaN and {out['inf']} Inf of {prod(out['shape'])} elements"
-    if birth.note:
-        return f"{came}, {birth.note}"
-    return f"{came} out of {'; '.join(map(words, birth.inputs)) or 'no tensor'}"
+    return OVERFLOW if largest > HUGE or exponential else MATHEMATICAL
 
 
 # An autopsy in a few lines, for whoever has no run folder.
@@ -186,9 +124,9 @@ PHASES = {
     "optimizer": "in the optimizer's update",
 }
 NATURES = {
-    "numerical": "The same step is finite in fp64: the number format failed.",
-    "overflow": "The same step leaves fp64, too: no format holds such numbers.",
-    "mathematical": "The same step is not finite in fp64 either: a wider format will not mend it.",
+    NUMERICAL: "The same step is finite in fp64: the number format failed.",
+    OVERFLOW: "The same step leaves fp64, too: no format holds such numbers.",
+    MATHEMATICAL: "The same step is not finite in fp64 either: a wider format will not mend it.",
     NOT_KNOWN: "The step could not be computed in fp64, so the format's part is not known.",
 }
 
@@ -196,8 +134,8 @@ NATURES = {
 def told(found: Autopsy) -> str:
     origin = found.origin
     if origin is None:
-        seen = f"loss {found.loss:.4g}, gradient norm {found.grad_norm or 0.0:.4g}"
-        finite = isfinite(found.loss) and isfinite(found.grad_norm or 0.0)
+        seen = f"loss {found.loss or 0.0:.4g}, gradient norm {found.grad_norm or 0.0:.4g}"
+        finite = isfinite(found.loss or 0.0) and isfinite(found.grad_norm or 0.0)
         return f"Every value is finite: {seen}." if finite else f"Born where nobody looked: {seen}."
     kind = f" ({origin.module_kind})" if origin.module_kind else ""
     born = "NaN" if origin.kind == "nan" else "Inf"
@@ -212,10 +150,10 @@ def told(found: Autopsy) -> str:
     return "\n".join([*lines, NATURES[found.nature]])
 
 
-def _tensor(facts: dict[str, Any]) -> str:
-    shape = "x".join(map(str, facts["shape"])) or "scalar"
-    finite = facts["absmax"]
-    words = "no finite element" if finite is None else f"{facts['min']:.4g} to {facts['max']:.4g}"
-    counts = {"NaN": facts["nan"], "Inf": facts["inf"]}
-    bad = [f"{n} of {prod(facts['shape'])} {kind}" for kind, n in counts.items() if n]
-    return ", ".join([f"{facts['dtype']} {shape}", words, *bad])
+def _tensor(figures: TensorFigures) -> str:
+    shape = "x".join(map(str, figures.shape)) or "scalar"
+    none = figures.absmax is None
+    words = "no finite element" if none else f"{figures.min:.4g} to {figures.max:.4g}"
+    counts = {"NaN": figures.nan, "Inf": figures.inf}
+    bad = [f"{n} of {prod(figures.shape)} {kind}" for kind, n in counts.items() if n]
+    return ", ".join([f"{figures.dtype} {shape}", words, *bad])

@@ -5,7 +5,6 @@ copied or added from it; NaN or +Inf born from it does not.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import inf
 from typing import Any, Literal
 
@@ -15,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lnexp.measure.tensors import describe, held, local
 from lnexp.origin.tags import ModuleTags
+from lnexp.records import Birth
 from lnexp.rows import Phase
 
 # Values between processes: what comes is another's, and its memory is unwritten at first.
@@ -23,22 +23,6 @@ SENT = ("fsdp", "c10d", "_c10d_functional")
 UNWRITTEN = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "set_")
 FUSED = (nn.LayerNorm, nn.RMSNorm)  # they add eps in fp32 whatever the type of their input
 GIVEN = "(given)"  # stands for the op where a weight or an input was bad before the step
-
-
-@dataclass(frozen=True)
-class Birth:
-    """Where a non-finite value appeared."""
-
-    phase: Phase
-    kind: Literal["nan", "inf"]
-    module: str
-    module_kind: str
-    op: str
-    inputs: list[dict[str, Any]]
-    outputs: list[dict[str, Any]]
-    norm: dict[str, float] | None = None
-    attention: dict[str, float] | None = None
-    note: str = ""
 
 
 class Watch(TorchDispatchMode):

@@ -15,7 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lnexp.measure.tensors import is_sharded
 from lnexp.messages import UserError
-from lnexp.origin.autopsy import Autopsy, as_shadow, report, watched
+from lnexp.origin.autopsy import as_shadow, report, watched
+from lnexp.records import Autopsy, Replay
 
 Closure = Callable[[], Tensor]
 RUNNING = ("running_", "num_batches_tracked")  # buffers that a training forward moves
@@ -124,7 +125,7 @@ class Widen(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-def _in_fp64(model: nn.Module, closure: Closure) -> dict[str, dict[str, Any]]:
+def _in_fp64(model: nn.Module, closure: Closure) -> dict[str, Replay]:
     """Empty where the model or its loss insists on a narrower type."""
     try:
         with _widened(model), sdpa_kernel(SDPBackend.MATH), Widen():

@@ -8,7 +8,7 @@ from math import inf, isfinite, isinf, isnan, nan
 import numpy as np
 import pandas as pd
 
-from lnexp.origin.record import Autopsy
+from lnexp.records import Autopsy
 from lnexp.results.readings import Gradients, Movement, Underflow
 from lnexp.results.statistics import Slope
 from lnexp.results.tables import column, numbers

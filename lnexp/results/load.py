@@ -14,7 +14,8 @@ import pandas as pd
 from lnexp.config.document import LARGEST
 from lnexp.config.names import wrong_name
 from lnexp.messages import UserError
-from lnexp.results.run_folder import DEFAULTS, TABLES, BrokenRun, read_config
+from lnexp.records import BrokenRecord
+from lnexp.results.run_folder import DEFAULTS, TABLES, read_config
 from lnexp.results.runs_csv import Row, frame, is_locked, row_of, save, sweep_rows
 from lnexp.results.tables import many_tables
 from lnexp.rows import header
@@ -240,7 +241,7 @@ def _one_run(folder: Path) -> Results:
     if point is None:  # dropped from its sweep, or copied somewhere: its config says it all
         try:
             _, seeds = read_config(folder)
-        except BrokenRun as problem:
+        except BrokenRecord as problem:
             raise UserError(str(problem)) from None
         point = {**seeds, "settings": {}}
     row, notes = row_of(folder, point, is_locked(sweep))

@@ -53,6 +53,16 @@ def column(frame: pd.DataFrame, name: str) -> pd.Series:
     return cast(pd.Series, frame[name]) if name in frame else absent(name, len(frame))
 
 
+def python_values(column: pd.Series) -> list[Any]:
+    """None for "not measured", NaN for a NaN."""
+    splits = pd.api.types.is_extension_array_dtype(column.dtype) or column.dtype == object
+    empty = column.isna() if splits else [False] * len(column)
+    return [
+        None if gone else value.item() if isinstance(value, np.generic) else value
+        for value, gone in zip(column.astype(object), empty, strict=True)
+    ]
+
+
 def nullable(values: np.ndarray, empty: np.ndarray) -> pd.Series:
     """Float64 built from its two halves; every other way in would turn NaN into <NA>."""
     array = pd.arrays.FloatingArray(values.astype(np.float64), empty.astype(bool))

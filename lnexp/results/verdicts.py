@@ -1,7 +1,7 @@
 """What a loss is compared with: letter frequencies on the same letters where they are known, else
 one level that the user gives, else the run's own first loss."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import nan
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from lnexp.messages import amount
-from lnexp.origin.record import Autopsy
+from lnexp.records import Autopsy, Status
 from lnexp.results.causes import (
     Cause,
     Seen,
@@ -141,21 +141,6 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """status.json."""
-
-    status: str
-    first_bad_step: int | None = None
-    steps_done: int | None = None
-    seconds: float | None = None
-    unmoved: list[str] = field(default_factory=list)
-    error: str | None = None
-    skipped: int | None = None  # steps without an update
-    adam_below_eps: float | None = None  # shares of elements at the end; None: not measured
-    adam_underflowed: float | None = None
-
-
-@dataclass(frozen=True)
 class Judgement:
     verdict: str  # empty: the process did not finish, so nothing can be said
     reason: str  # the figures of the rule that fitted, where no cause carries them
@@ -175,7 +160,7 @@ def judge(
     layers: pd.DataFrame,
     events: pd.DataFrame,
     facts: Facts,
-    outcome: Outcome,
+    process: Status,
     autopsy: Autopsy | None = None,
 ) -> Judgement:
     """Verdict, causes and key numbers of one run. A verdict needs a finished process."""
@@ -188,8 +173,8 @@ def judge(
     with np.errstate(invalid="ignore"):  # inf - inf is NaN, and may be
         gap = numbers(losses)[both] - baseline.level
     gradients = Gradients.of(layers, facts.depth)
-    origin = find_origin(steps, events, outcome.first_bad_step, facts.dynamic_scaling)
-    done = len(steps) if outcome.steps_done is None else outcome.steps_done
+    origin = find_origin(steps, events, process.first_bad_step, facts.dynamic_scaling)
+    done = process.steps_done or len(steps)
     figures: dict[str, float | int | None] = {
         "first_bad_step": None if origin is None else origin.step,
         "first_loss": float(loss[0]) if len(loss) else None,
@@ -200,11 +185,11 @@ def judge(
         "update_ratio_end": gradients.update_ratio_end,
         "spike_score": spike_score(loss),
         "steps_done": done,
-        "seconds": outcome.seconds,
+        "seconds": process.seconds or None,
     }
     horizon = f"within {done} steps"
-    if outcome.status != "finished":
-        return Judgement("", outcome.error or "", [], figures, horizon, baseline.bar)
+    if process.status != "finished":
+        return Judgement("", process.error or "", [], figures, horizon, baseline.bar)
     lr = numbers(column(steps, "lr"))
     half = len(gap) // 2
     finite = bool(np.isfinite(gap).all())
@@ -212,7 +197,7 @@ def judge(
         gradients=gradients,
         depth=facts.depth,
         growth=growth(numbers(column(steps, "grad_norm"))),
-        unmoved=len(outcome.unmoved),
+        unmoved=len(process.unmoved),
         tensors=facts.tensors,
         steps=len(steps),
         warmup=facts.warmup,
@@ -220,9 +205,9 @@ def judge(
         highest_lr=float(np.nanmax(lr)) if (~np.isnan(lr)).any() else float("nan"),
         falling=fall(gap) > FALLING * baseline.scale,
         origin=origin,
-        gains_unmoved=all_gains(outcome.unmoved, facts.gains),
+        gains_unmoved=all_gains(process.unmoved, facts.gains),
         movement=Movement.of(steps),
-        underflow=Underflow.of(events, outcome.adam_underflowed, outcome.adam_below_eps),
+        underflow=Underflow.of(events, process.adam_underflowed, process.adam_below_eps),
         autopsy=autopsy,
         **(
             {"fit": slope(at[-half:], gap[-half:], baseline.level[-half:])}

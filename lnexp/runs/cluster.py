@@ -25,10 +25,10 @@ from lnexp import __version__
 from lnexp.config.schema import Data, RunConfig
 from lnexp.data import Corpus
 from lnexp.messages import UserError, say
+from lnexp.records import Status
 from lnexp.runs import stop
 from lnexp.runs.local import Crew, Executor, share
 from lnexp.runs.plan import PlannedRun
-from lnexp.runs.rundir import Status
 from lnexp.runs.worker import record_failure, train_run
 
 POLL_SECONDS = 0.5

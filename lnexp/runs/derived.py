@@ -1,15 +1,17 @@
 """A sweep made from another: the same cells with other settings, in a folder of its own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from lnexp.config.rules import hashable
 from lnexp.config.sweep import Sweep, dump, load_sweep
+from lnexp.runs.execute import is_done
 from lnexp.runs.plan import Plan, PlannedRun, make_plan
 
 Settings = dict[str, Any]  # dotted key -> value
+Train = Callable[[Plan, Sequence[PlannedRun]], Any]  # trains these runs of the plan
 
 
 def cells(sweep: Sweep) -> list[Settings]:
@@ -49,3 +51,8 @@ def words(settings: Settings) -> str:
 def part(plan: Plan, runs: Sequence[PlannedRun]) -> Plan:
     """The same plan with fewer runs."""
     return Plan(plan.sweep, list(runs), plan.notes)
+
+
+def missing(runs: Sequence[PlannedRun], folder: Path) -> list[PlannedRun]:
+    """Those that are not done yet in the sweep's folder."""
+    return [run for run in runs if not is_done(run, folder / "runs" / run.name)]

@@ -21,9 +21,10 @@ from lnexp.config.document import read
 from lnexp.config.sweep import dump
 from lnexp.files import strict_json, write_whole
 from lnexp.model.check import step_flops
+from lnexp.records import Status
 from lnexp.runs.local import Crew, Executor, local
 from lnexp.runs.plan import Plan, PlannedRun
-from lnexp.runs.rundir import Status, last_row, read_status
+from lnexp.runs.rundir import last_row, read_status
 from lnexp.runs.stop import Interruption
 from lnexp.runs.worker import record_failure
 

@@ -3,7 +3,6 @@
 A run killed at any moment leaves no status.json; the rows already written stay whole.
 """
 
-import json
 import os
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
@@ -11,39 +10,19 @@ from dataclasses import asdict, dataclass
 from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Literal, Self, TextIO
+from typing import Any, Self, TextIO
 
 from lnexp.files import naming, strict_json, write_whole
 from lnexp.messages import UserError
+from lnexp.records import BrokenRecord, Status
 from lnexp.rows import EventRow, LayerRow, LayerRows, Record, StepRow, header, line
-
-SCHEMA = 1
-
-
-@dataclass(frozen=True)
-class Status:
-    """What happened to the process. What happened to the training is a verdict, made on reading."""
-
-    status: Literal["finished", "failed", "interrupted"]
-    steps_done: int = 0
-    seconds: float = 0.0
-    first_bad_step: int | None = None
-    stopped: bool = False  # a non-finite value ended the run before its steps were done
-    unmoved: tuple[str, ...] = ()  # tensors bit-identical to their start
-    skipped: int = 0  # steps without an update
-    adam_underflowed: float | None = None  # share of elements with v = 0 and m != 0 at the end
-    adam_below_eps: float | None = None  # share with sqrt(v_hat) < eps at the end
-    error: str | None = None
-    schema: int = SCHEMA
 
 
 def read_status(folder: Path) -> Status | None:
-    """None: not over, or no readable status is there. Keys of later versions are left out."""
+    """None: not over, or no readable status is there."""
     try:
-        found = json.loads((folder / "status.json").read_text(encoding="utf-8"))
-        known = {name: found[name] for name in header(Status) if found.get(name) is not None}
-        return Status(**{**known, "unmoved": tuple(known.get("unmoved", ()))})
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return Status.read(folder)
+    except BrokenRecord:
         return None
 
 

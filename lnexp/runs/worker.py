@@ -17,10 +17,11 @@ from lnexp.files import write_whole
 from lnexp.measure.optimizer import underflow
 from lnexp.messages import UserError
 from lnexp.model.init import build
+from lnexp.records import Status
 from lnexp.rows import cell
 from lnexp.runs import checkpoint
 from lnexp.runs.environment import environment
-from lnexp.runs.rundir import RunDir, Status, last_row
+from lnexp.runs.rundir import RunDir, last_row
 from lnexp.runs.stop import asked
 from lnexp.train.loop import train, validation_loss
 from lnexp.train.state import State, set_up

@@ -11,7 +11,8 @@ from rich.console import Console
 from lnexp.commands import read as command
 from lnexp.config.schema import Model, RunConfig, Train
 from lnexp.explain.explain import explain
-from lnexp.explain.show import as_json, horizon, in_words, strict
+from lnexp.explain.show import as_json, horizon, in_words
+from lnexp.files import plain
 from tests.origin.autopsies import autopsy, birth, write_autopsy
 from tests.results.folders import curve, step_rows, write_points, write_run
 
@@ -95,7 +96,7 @@ def test_the_json_is_strict_and_holds_what_the_words_say(run):
 
 
 def test_a_number_that_is_not_finite_is_a_word():
-    assert strict({"a": [nan, inf, -inf, np.float64(2), np.int64(3), None, "x"]}) == {
+    assert plain({"a": [nan, inf, -inf, np.float64(2), np.int64(3), None, "x"]}) == {
         "a": ["nan", "inf", "-inf", 2.0, 3, None, "x"]
     }
 

@@ -10,7 +10,7 @@ from torch import nn
 from lnexp.config.schema import Model
 from lnexp.model.catalog import PLACEMENTS
 from lnexp.model.gpt import GPT
-from lnexp.origin.record import parse
+from lnexp.records import Autopsy
 from lnexp.report.network import Mark, diagram, marks, norms_at, shown_blocks
 from tests.origin.autopsies import autopsy, birth
 
@@ -106,7 +106,7 @@ def test_a_network_without_residuals_has_no_sum():
 
 def case(said: dict | None, events=(), verdict="nonfinite") -> Any:
     return SimpleNamespace(
-        autopsy=said and parse(said),
+        autopsy=said and Autopsy.of(said),
         judgement=SimpleNamespace(verdict=verdict),
         events_of=lambda *kinds: (e for e in events if e["kind"] in kinds),
     )

@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lnexp.origin.record import parse
+from lnexp.records import Autopsy, Status
 from lnexp.results.causes import all_gains
-from lnexp.results.verdicts import Facts, Outcome, judge
+from lnexp.results.verdicts import Facts, judge
 from tests.origin.autopsies import autopsy, birth, update
 from tests.results.folders import curve
 from tests.results.test_verdicts import (
@@ -33,8 +33,8 @@ def judged(gap, updates=None, weights=10.0, events=(), facts=FACTS, said=None, n
         more = {"update_norm": updates, "weight_norm": [None if u is None else weights
                                                         for u in updates]}  # fmt: skip
     frame = pd.DataFrame(list(events), columns=EVENT_COLUMNS)
-    outcome = Outcome(**{"status": "finished", "steps_done": len(loss), **status})
-    parsed = None if said is None else parse(said)
+    outcome = Status(**{"status": "finished", "steps_done": len(loss), **status})
+    parsed = None if said is None else Autopsy.of(said)
     return judge(steps_of(loss, unigram, **more), NO_LAYERS, frame, facts, outcome, parsed)
 
 
@@ -157,12 +157,14 @@ def test_skips_in_a_row_that_ended_a_run_are_a_failure_and_single_skips_are_not(
     end = (199, "optimizer", "skips_in_a_row", "", "", "", "10")
     for rows, verdict in (([row], "learned"), ([row, end], "nonfinite")):
         events = pd.DataFrame(rows, columns=EVENT_COLUMNS)
-        judgement = judge(steps, HEALTHY, events, scaled, Outcome("finished", steps_done=200))
+        judgement = judge(steps, HEALTHY, events, scaled, Status("finished", steps_done=200))
         assert judgement.verdict == verdict
 
 
 def test_an_autopsy_tells_words_from_numbers():
-    parsed = parse(autopsy(birth(kind="inf"), loss="nan", grad_norm="-inf", optimizer=update()))
+    parsed = Autopsy.of(
+        autopsy(birth(kind="inf"), loss="nan", grad_norm="-inf", optimizer=update())
+    )
     assert parsed.origin is not None and parsed.origin.kind == "inf"
     assert parsed.loss is not None and np.isnan(parsed.loss)
     assert (parsed.grad_norm, parsed.optimizer.weight_after) == (-np.inf, -np.inf)
@@ -173,4 +175,4 @@ def test_an_autopsy_tells_words_from_numbers():
 def test_what_is_no_autopsy_is_refused(wrong):
     whole = autopsy(birth()) | wrong if wrong else {"schema": 1}
     with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
-        parse(whole)
+        Autopsy.of(whole)

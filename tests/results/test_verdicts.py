@@ -5,8 +5,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lnexp.records import Status
 from lnexp.results.tables import empty_table, nullable
-from lnexp.results.verdicts import Facts, Outcome, judge
+from lnexp.results.verdicts import Facts, judge
 from lnexp.rows import EventRow, LayerRow
 from tests.results.folders import curve
 
@@ -48,7 +49,7 @@ def layers_of(grads, updates=None, cosine=None):
 
 
 def judged(steps, layers=NO_LAYERS, events=NO_EVENTS, facts=FACTS, **outcome):
-    said = Outcome(**{"status": "finished", "steps_done": len(steps), **outcome})
+    said = Status(**{"status": "finished", "steps_done": len(steps), **outcome})
     return judge(steps, layers, events, facts, said)
 
 

@@ -4,9 +4,9 @@ import csv
 from collections.abc import Iterable
 from pathlib import Path
 
+from lnexp.records import Status
 from lnexp.runs.execute import write_index
 from lnexp.runs.plan import Plan, PlannedRun
-from lnexp.runs.rundir import Status
 from lnexp.runs.worker import train_run
 
 SMALL = """

@@ -4,8 +4,9 @@ from math import inf, nan
 import pytest
 
 from lnexp.files import strict_json
+from lnexp.records import Status
 from lnexp.rows import EventRow, LayerRow, Record, StepRow
-from lnexp.runs.rundir import LastRow, RunDir, Status, last_row, read_status
+from lnexp.runs.rundir import LastRow, RunDir, last_row, read_status
 
 
 def record(step: int, loss: float = 1.5, **fields) -> Record:

@@ -9,9 +9,10 @@ import torch
 
 from lnexp.config.schema import RunConfig
 from lnexp.config.sweep import load_sweep
+from lnexp.records import Status
 from lnexp.runs import local, worker
 from lnexp.runs.plan import make_plan
-from lnexp.runs.rundir import Status, read_status
+from lnexp.runs.rundir import read_status
 from lnexp.train.state import State, set_up
 from tests.cases.conftest import run_here
 from tests.cli import lnexp
