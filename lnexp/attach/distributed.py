@@ -1,5 +1,6 @@
-"""What each process of a distributed run sees of its own batch, before gradients are averaged:
-afterwards a NaN of one is everybody's.
+"""Loops of several processes: what each sees of its own batch, before gradients are averaged
+(afterwards a NaN of one is everybody's), and weights of which each process holds a part (DTensor,
+as FSDP2's fully_shard makes them), whose norms and counts are joined to those of the whole.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,8 +20,8 @@ from lnexp.rows import Place
 
 
 @dataclass(frozen=True)
-class Local:
-    """Of one process in one step."""
+class RankBatch:
+    """What one process's own batch gave in one step."""
 
     rank: int
     loss: float
@@ -35,12 +36,12 @@ class Ranks:
     """`size` is 1 where nothing is distributed: then nothing is attached or sent."""
 
     def __init__(self, named: Sequence[tuple[str, nn.Parameter]]) -> None:
-        there = dist.is_available() and dist.is_initialized()
-        self.rank, self.size = (dist.get_rank(), dist.get_world_size()) if there else (0, 1)
+        several = dist.is_available() and dist.is_initialized()
+        self.rank, self.size = (dist.get_rank(), dist.get_world_size()) if several else (0, 1)
         self.named = list(named)
         self.sharded = any(is_sharded(weight) for _, weight in named)
         self.silent = False  # nothing may be sent any more
-        self._seen: list[tuple[int, Tensor]] = []
+        self._own_norms: list[tuple[int, Tensor]] = []  # position and norm, in backward order
         self._handles: list[Any] = []
 
     @property
@@ -59,27 +60,28 @@ class Ranks:
         has: it is the same tensor in every step."""
         if self.size == 1:
             return
-        position = {id(weight): i for i, (_, weight) in enumerate(self.named)}
         if not self.sharded:
-            for _, weight in self.named:
-                self._listen(weight, position[id(weight)])
-        for module in model.modules() if self.sharded else ():
-            own = {n: position[id(p)] for n, p in module._parameters.items() if id(p) in position}
+            for position, (_, weight) in enumerate(self.named):
+                self._listen(weight, position)
+            return
+        positions = {id(weight): i for i, (_, weight) in enumerate(self.named)}
+        for module in model.modules():
+            own = {n: positions[id(p)] for n, p in module._parameters.items() if id(p) in positions}
             if own:
                 self._listen_inside(module, own)
 
     def _listen(self, weight: Tensor, position: int) -> None:
-        def look(gradient: Tensor) -> None:
+        def read(gradient: Tensor) -> None:
             wide = torch.float32 if gradient.dtype in HALF else None
             norm = torch.linalg.vector_norm(gradient.detach(), dtype=wide)
-            self._seen.append((position, norm))
+            self._own_norms.append((position, norm))
 
-        self._handles.append(weight.register_hook(look))
+        self._handles.append(weight.register_hook(read))
 
     def _listen_inside(self, module: nn.Module, own: dict[str, int]) -> None:
         known: set[int] = set()
 
-        def begins(module: nn.Module, _: Any) -> None:
+        def forward_begins(module: nn.Module, _: Any) -> None:
             for name, position in own.items():
                 weight = module._parameters.get(name)
                 if weight is None or is_sharded(weight) or id(weight) in known:
@@ -88,24 +90,24 @@ class Ranks:
                     known.add(id(weight))
                     self._listen(weight, position)
 
-        self._handles.append(module.register_forward_pre_hook(begins))
+        self._handles.append(module.register_forward_pre_hook(forward_begins))
 
     def detach(self) -> None:
         while self._handles:
             self._handles.pop().remove()
 
-    def gather(self, loss: Tensor, replayed: bool) -> tuple[list[Local], bool]:
+    def gather(self, loss: Tensor, replays: bool) -> tuple[list[RankBatch], bool]:
         """Every process's own loss and first bad gradient since the last call, and whether all of
         them can replay the step. Every process has to call it."""
-        norms = fetch([norm for _, norm in self._seen])[0] if self._seen else []
-        bad = [at for (at, _), n in zip(self._seen, norms, strict=True) if not isfinite(n)]
-        self._seen = []
-        every = self._every([float(loss), float(bad[0] if bad else -1), float(replayed)]).tolist()
-        locals_ = [
-            Local(rank, row[0], self.named[int(row[1])][0] if row[1] >= 0 else "")
-            for rank, row in enumerate(every)
+        own, self._own_norms = self._own_norms, []
+        norms = fetch([norm for _, norm in own])[0]
+        bad = (at for (at, _), norm in zip(own, norms, strict=True) if not isfinite(norm))
+        every = self._every([float(loss), float(next(bad, -1)), float(replays)]).tolist()
+        batches = [
+            RankBatch(rank, own_loss, self.named[int(at)][0] if at >= 0 else "")
+            for rank, (own_loss, at, _) in enumerate(every)
         ]
-        return locals_, all(row[2] for row in every)
+        return batches, all(replays for *_, replays in every)
 
     def norms(self, own: Sequence[float]) -> list[float]:
         """L2 norms of wholes from those of the parts: scaled by the largest, so that no square
@@ -138,14 +140,8 @@ class Ranks:
         return torch.stack(every).cpu()
 
 
-# Weights of which every process holds a part (DTensor, as FSDP2's fully_shard makes them): each
-# reads its own part, and norms and counts are joined to those of the whole.
-#
-# Every process has to read then, in the same order.
-
-
 class ShardedProbe(LargeProbe):
-    """`weights` are the parts that lie here."""
+    """`weights` are the parts that lie here. Every process has to read, in the same order."""
 
     def __init__(
         self,
@@ -155,16 +151,16 @@ class ShardedProbe(LargeProbe):
         forward: ForwardReader,
         ranks: Ranks,
     ) -> None:
-        here: Any = [(name, local(p.detach())) for name, p in named]
-        super().__init__(here, groups, measure, forward)
+        own: Any = [(name, local(p.detach())) for name, p in named]
+        super().__init__(own, groups, measure, forward)
         self.parameters = [p for _, p in named]
         self.sizes = [p.numel() for p in self.parameters]
         self.ranks = ranks
         self._counts = [_counts_here(p, ranks.rank) for p in self.parameters]
 
     def grads(self) -> list[Tensor]:
-        found = [_as_sharded(cast(Tensor, p.grad), p) for p in self.parameters]
-        return [g.to_dense() if g.is_sparse else g for g in found]
+        grads = [_as_sharded(cast(Tensor, p.grad), p) for p in self.parameters]
+        return [g.to_dense() if g.is_sparse else g for g in grads]
 
     def whole(self, grads: Sequence[Tensor], due: bool) -> list[Tensor]:
         return []
@@ -201,8 +197,8 @@ def _counts_here(parameter: Any, rank: int) -> bool:
     """Of equal parts on several processes the first counts."""
     if not is_sharded(parameter):
         return rank == 0
-    at = parameter.device_mesh.get_coordinate()
+    coordinates = parameter.device_mesh.get_coordinate()
     return all(
-        placement.is_shard() or here == 0
-        for placement, here in zip(parameter.placements, at, strict=True)
+        placement.is_shard() or coordinate == 0
+        for placement, coordinate in zip(parameter.placements, coordinates, strict=True)
     )

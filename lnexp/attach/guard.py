@@ -1,4 +1,4 @@
-"""What goes wrong between a loop and its watch, told in one line each."""
+"""What goes wrong between a loop and its watch, in one line each."""
 
 import warnings
 from collections.abc import Sequence
@@ -37,9 +37,9 @@ def as_loss(loss: Any) -> Tensor:
     return value
 
 
-class Mistakes:
-    """Looks at the objects once, and at the order of calls; its hooks on gradients stay until the
-    first step went well."""
+class Guard:
+    """Looks at the objects once, and at the order of calls; its hooks on gradients are there to be
+    removed once a step went well."""
 
     def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
         own = {id(p) for p in model.parameters()}
@@ -61,15 +61,15 @@ class Mistakes:
         self.model, self.several = model, len(optimizers) > 1
         self.unannounced = 0  # steps of the optimizer that no w.step came before
         self._backward = False
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
         self._handles: list[Any] = []
 
     def attach(self) -> None:
-        def seen(_: Tensor) -> None:
+        def arrived(_: Tensor) -> None:
             self._backward = True
 
         self._handles = [
-            p.register_post_accumulate_grad_hook(seen)
+            p.register_post_accumulate_grad_hook(arrived)
             for p in self.model.parameters()
             if p.requires_grad
         ]
@@ -87,23 +87,19 @@ class Mistakes:
         if not self.model.training:
             self._warn("the model is in evaluation mode, without dropout: model.train() is missing")
 
-    def no_gradients(self) -> None:
+    def no_gradients(self) -> UserError:
         if self._backward:
-            raise UserError(
-                "w.step(loss): the gradients are gone already; call it before zero_grad()"
+            what = "the gradients are gone already; call it before zero_grad()"
+        else:
+            what = (
+                "no parameter has a gradient; call it after loss.backward() and before zero_grad()"
             )
-        raise UserError(
-            "w.step(loss): no parameter has a gradient; call it after loss.backward() and before "
-            "zero_grad()"
-        )
+        return UserError(f"w.step(loss): {what}")
 
     def all_zero(self) -> None:
         self._warn("every gradient is exactly 0: was zero_grad() called before w.step(loss)?")
 
-    def step_went_well(self) -> None:
-        self.detach()
-
     def _warn(self, words: str) -> None:
-        if words not in self._said:
-            self._said.add(words)
+        if words not in self._warned:
+            self._warned.add(words)
             warnings.warn(f"lnexp.watch: {words}", stacklevel=5)

@@ -1,4 +1,5 @@
-"""Forward readings of anybody's model (level full): what its blocks are given and give.
+"""What is read of anybody's model: the probe over the parameters that have a gradient in a step, at
+level full what its blocks are given and give, and the optimizers and GradScaler of its loop.
 
 A block is read where it is called with the stream first and gives the stream first; whatever does
 not fit is left out. Shapes: B sequences read, T time, D width. Readings are taken in fp64.
@@ -140,17 +141,14 @@ def is_compiled(model: nn.Module) -> bool:
 
 def _two_norms(block: nn.Module) -> list[nn.Module]:
     """The norms of attention and MLP, where a block has exactly these two."""
-    found = [
+    last = {module: name.split(".")[-1].lower() for name, module in block.named_modules() if name}
+    norms = [
         module
-        for name, module in block.named_modules()
-        if name
-        and ("norm" in type(module).__name__.lower() or NORM.search(name.split(".")[-1].lower()))
-        and not name.split(".")[-1].lower().endswith(INSIDE_ATTENTION)
+        for module, word in last.items()
+        if ("norm" in type(module).__name__.lower() or NORM.search(word))
+        and not word.endswith(INSIDE_ATTENTION)
     ]
-    return found if len(found) == 2 else []
-
-
-# The probe of anybody's model: over the parameters that have a gradient in this step.
+    return norms if len(norms) == 2 else []
 
 
 class LiveProbe:
@@ -181,9 +179,9 @@ class LiveProbe:
         key = tuple(local(p).data_ptr() for _, p in live)
         if key != self._key or self._probe is None:
             groups = self.places.groups([name for name, _ in live])
-            given = live, groups, self.measure, self.stream
+            parts = live, groups, self.measure, self.stream
             sharded = self.ranks.sharded
-            self._probe = ShardedProbe(*given, self.ranks) if sharded else LargeProbe(*given)
+            self._probe = ShardedProbe(*parts, self.ranks) if sharded else LargeProbe(*parts)
             self._key, self._probe.moved = key, self.moved
         return self._probe
 
@@ -201,14 +199,14 @@ def adam_shares(optimizers: Sequence[Optimizer], ranks: Ranks) -> tuple[float | 
         if type(optimizer) not in (Adam, AdamW):
             continue
         weights = [p for g in optimizer.param_groups for p in g["params"] if p in optimizer.state]
-        for found in underflow(optimizer, weights) if weights else []:
-            for i, n in enumerate((found.elements, found.vanished, found.below_eps)):
+        for share in underflow(optimizer, weights) if weights else []:
+            for i, n in enumerate((share.elements, share.vanished, share.below_eps)):
                 counts[i] += n
     elements, vanished, below = ranks.sums(counts) if ranks.sharded else counts
     return (vanished / elements, below / elements) if elements else (None, None)
 
 
-class Scale:
+class ScalerReader:
     """A GradScaler, read from outside. None: there is none."""
 
     def __init__(self, scaler: "torch.amp.GradScaler | None") -> None:
