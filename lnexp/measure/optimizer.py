@@ -13,7 +13,7 @@ from lnexp.measure.tensors import local
 
 
 @dataclass(frozen=True)
-class Underflow:
+class SmallMoments:
     """Of one tensor: elements whose second moment is 0 though the first is not, so that the update
     is m / eps; and those whose second moment is so small that eps decides the update."""
 
@@ -22,7 +22,7 @@ class Underflow:
     below_eps: int  # sqrt(v_hat) < eps
 
 
-def underflow(optimizer: Optimizer, weights: Sequence[nn.Parameter]) -> list[Underflow]:
+def underflow(optimizer: Optimizer, weights: Sequence[nn.Parameter]) -> list[SmallMoments]:
     """One entry a tensor, of the part that lies here; empty where the optimizer keeps no second
     moment, or has not acted."""
     counts: list[Tensor] = []
@@ -39,7 +39,7 @@ def underflow(optimizer: Optimizer, weights: Sequence[nn.Parameter]) -> list[Und
         counts.append((v.float() < (eps * correction) ** 2).sum())
     numbers = torch.stack(counts).tolist()
     return [
-        Underflow(size, vanished, below)
+        SmallMoments(size, vanished, below)
         for size, vanished, below in zip(elements, numbers[::2], numbers[1::2], strict=True)
     ]
 

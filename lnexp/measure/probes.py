@@ -30,7 +30,7 @@ from lnexp.measure.nonfinite import (
     total_norm,
     trusted,
 )
-from lnexp.measure.optimizer import Underflow, underflow
+from lnexp.measure.optimizer import SmallMoments, underflow
 from lnexp.rows import Column, EventRow, LayerRows, Layout, Place
 
 UNDERFLOW = 0.5  # share of a block's elements from which on their underflow is an event
@@ -240,7 +240,7 @@ class Probe:
         Other types hold every square that matters, and are looked at when the run is over."""
         if self.weights[0].dtype != torch.float16:
             return []
-        blocks: dict[str, list[Underflow]] = {}
+        blocks: dict[str, list[SmallMoments]] = {}
         for name, share in zip(self.names, underflow(optimizer, self.weights), strict=False):
             parts = name.split(".")
             block = ".".join(parts[:2]) if parts[0] == "blocks" else parts[0]

@@ -66,22 +66,17 @@ class Placement:
     block: BlockName = "plain"
 
     def at(self, seat: Seat) -> Terms:
-        def here(where: Where) -> bool:
-            return where if isinstance(where, bool) else where(seat)
+        before, inside, after = (w if isinstance(w, bool) else w(seat) for w in self.places)
+        return Terms(before, inside, after, self.skip(seat), self.damp(seat))
 
-        return Terms(
-            before=here(self.before),
-            inside=here(self.inside),
-            after=here(self.after),
-            skip=self.skip(seat),
-            damp=self.damp(seat),
-        )
+    @property
+    def places(self) -> tuple[Where, Where, Where]:
+        return self.before, self.inside, self.after
 
     @property
     def has_norm(self) -> bool:
         """Whether any norm stands, so that norm, eps and affine have an effect."""
-        places = (self.before, self.inside, self.after, self.final)
-        return any(where is not False for where in places)
+        return any(where is not False for where in (*self.places, self.final))
 
     def init_factor(self, weight: str, depth: int) -> float:
         """Of 'blocks.3.attn.body.wv': what its std is multiplied by."""
@@ -283,6 +278,7 @@ class Init:
     equation: str  # of the blocks' weights, and of the head's
     source: str
     embed_std: float  # of the token embeddings: what `embed_std: auto` stands for
+    draws_biases: bool = False  # else they are 0
 
 
 INITS: dict[str, Init] = {
@@ -292,7 +288,9 @@ INITS: dict[str, Init] = {
         0.02,
     ),
     "xavier": Init("N(0, sqrt(2 / (fan_in + fan_out))); biases 0", "Glorot 2010", 1.0),
-    "torch": Init("weights and biases uniform on +-1 / sqrt(fan_in), nn.Linear's default", "", 1.0),
+    "torch": Init(
+        "weights and biases uniform on +-1 / sqrt(fan_in), nn.Linear's default", "", 1.0, True
+    ),
     "lesson": Init("N(0, 0.1); biases 0", "", 0.1),
 }
 POSITION_STD = 0.02  # of the position embeddings, whatever the init

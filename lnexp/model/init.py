@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lnexp.config.schema import Model, resolved_embed_std
-from lnexp.model.catalog import PLACEMENTS, POSITION_STD
+from lnexp.model.catalog import INITS, PLACEMENTS, POSITION_STD
 from lnexp.model.gpt import GPT, MLP, Attention, Embedding
 from lnexp.model.norms import STARTS, ScaleNorm
 from lnexp.seeds import derive
@@ -44,43 +44,27 @@ class Weight:
 
 
 def _gpt2(w: Weight, config: Model) -> Draw:
-    if w.role == "bias":
-        return Draw("constant", 0.0)
     scaled = w.role == "residual" and not PLACEMENTS[config.placement].plain_gpt2
     return Draw("normal", 0.02 / sqrt(2 * config.depth) if scaled else 0.02)
 
 
-def _xavier(w: Weight, config: Model) -> Draw:
-    if w.role == "bias":
-        return Draw("constant", 0.0)
-    return Draw("normal", sqrt(2 / (w.fan_in + w.fan_out)))
-
-
-def _torch(w: Weight, config: Model) -> Draw:
-    return Draw("uniform", 1 / sqrt(w.fan_in))
-
-
-def _lesson(w: Weight, config: Model) -> Draw:
-    return Draw("constant", 0.0) if w.role == "bias" else Draw("normal", 0.1)
-
-
 DRAWS: dict[str, Callable[[Weight, Model], Draw]] = {
     "gpt2": _gpt2,
-    "xavier": _xavier,
-    "torch": _torch,
-    "lesson": _lesson,
+    "xavier": lambda w, config: Draw("normal", sqrt(2 / (w.fan_in + w.fan_out))),
+    "torch": lambda w, config: Draw("uniform", 1 / sqrt(w.fan_in)),
+    "lesson": lambda w, config: Draw("normal", 0.1),
 }
 
 
 def draw_of(w: Weight, config: Model) -> Draw:
     """The init's draw, times what the placement asks for."""
-    draw = _draw(w, config)
-    return replace(
-        draw, scale=draw.scale * PLACEMENTS[config.placement].init_factor(w.name, config.depth)
-    )
+    draw, placement = _draw(w, config), PLACEMENTS[config.placement]
+    return replace(draw, scale=draw.scale * placement.init_factor(w.name, config.depth))
 
 
 def _draw(w: Weight, config: Model) -> Draw:
+    if w.role == "bias" and not INITS[config.init].draws_biases:
+        return Draw("constant", 0.0)
     if w.role in ("gain", "shift"):
         return Draw("constant", w.start)
     if w.role == "embed":
