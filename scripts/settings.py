@@ -6,8 +6,7 @@ from pathlib import Path
 from lnexp.claims.claims import FORMS
 from lnexp.config.hints import describe
 from lnexp.config.rules import DEFAULTS, show
-from lnexp.config.schema import SECTIONS
-from lnexp.config.settings import MEANING
+from lnexp.config.schema import KEYS, SECTIONS
 from lnexp.model.catalog import INITS, NORMS, PLACEMENTS, POSITION_STD
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
@@ -64,7 +63,12 @@ def page() -> str:
 
 def _setting(key: str) -> tuple[str, ...]:
     default = DEFAULTS[key]
-    return f"`{key}`", f"`{show(default)}`" if default != "" else "", describe(key), MEANING[key]
+    return (
+        f"`{key}`",
+        f"`{show(default)}`" if default != "" else "",
+        describe(key),
+        KEYS[key].description,
+    )
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -76,14 +76,11 @@ def schema() -> str:
 
 
 def _explained(section: dict[str, Any]) -> dict[str, Any]:
-    """A section's schema with the meaning of each key; JSON has no number for `.inf`."""
-    from lnexp.config.settings import MEANING
-
+    """A section's schema; JSON has no number for `.inf`."""
     leaves = {}
     for leaf, field in section["properties"].items():
-        said = MEANING[f"{section['title'].lower()}.{leaf}"]
         if field.get("default") == inf:
-            field = {k: v for k, v in field.items() if k != "default"}
-            said = f"{said}; default .inf: no limit"
-        leaves[leaf] = {**field, "description": said}
+            meaning = f"{field.pop('description')}; default .inf: no limit"
+            field = {k: v for k, v in field.items() if k != "default"} | {"description": meaning}
+        leaves[leaf] = field
     return {**section, "properties": leaves}

@@ -21,7 +21,7 @@ ALONE = ("name", "question", "seeds")  # top-level keys that -s may set
 OFF = "measure.level"  # the key whose `off` is a word, although YAML reads it as false
 
 
-class Sheet:
+class PlacedConfig:
     """A config document with -s applied: plain data, and where each value was written."""
 
     def __init__(self, document: Document, path: Path, overrides: Sequence[str]) -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, get_origin
 
-from lnexp.config.schema import EMBED_STD, KEYS, SECTIONS, RunConfig
+from lnexp.config.schema import KEYS, SECTIONS, RunConfig
+from lnexp.model.catalog import INITS, NORMS, OPTIMIZERS, PLACEMENTS
 
 Settings = dict[str, Any]
 
@@ -28,10 +29,6 @@ class Clash:
     unless: str = ""  # fine where some point of the sweep has this first value
 
 
-WITHOUT_NORM = ("none", "rezero", "tfixup")
-NOT_CAUSAL = ("batchnorm",)  # a later token changes what an earlier one becomes
-WITHOUT_SKIP = ("pre", "post", "none", "sandwich", "output")  # may drop it
-
 CLASHES = (
     Clash(
         ("model.width", "model.heads"),
@@ -45,17 +42,17 @@ CLASHES = (
     ),
     Clash(
         ("model.placement", "model.residual"),
-        lambda placement, residual: not residual and placement not in WITHOUT_SKIP,
+        lambda placement, residual: not residual and not PLACEMENTS[placement].drops_skip,
         "this placement is defined by its skip; write residual: true",
     ),
     Clash(
         ("model.norm", "model.width"),
-        lambda norm, width: norm == "layernorm_std" and width < 2,
+        lambda norm, width: width < NORMS[norm].least_width,
         "one number has no unbiased standard deviation; write a width of 2 or more",
     ),
     Clash(
         ("model.norm", "train.precision"),
-        lambda norm, precision: norm == "powernorm" and precision == "fp16-mixed",
+        lambda norm, precision: NORMS[norm].running_gradient and precision == "fp16-mixed",
         "powernorm keeps a running gradient, which a changing loss scale spoils; "
         "write bf16-mixed or fp32",
     ),
@@ -77,7 +74,9 @@ CLASHES = (
     ),
     Clash(
         ("train.optimizer", "train.loss_scale"),
-        lambda optimizer, scale: optimizer == "sgd" and not isinstance(scale, str),
+        lambda optimizer, scale: (
+            not isinstance(scale, str) and not OPTIMIZERS[optimizer].absorbs_scale
+        ),
         "a fixed loss scale is Adam's to absorb; write adamw or adam, or loss_scale: none",
     ),
 )
@@ -113,16 +112,20 @@ class Idle:
 IDLE = (
     Idle(
         "model.placement",
-        lambda s: s["model.placement"] in WITHOUT_NORM and not s["model.qk_norm"],
+        lambda s: not PLACEMENTS[s["model.placement"]].has_norm and not s["model.qk_norm"],
         ("model.norm", "model.eps", "model.affine"),
     ),
-    Idle("model.norm", lambda s: s["model.norm"] == "dyt", ("model.eps",)),
+    Idle("model.norm", lambda s: NORMS[s["model.norm"]].beside_eps is None, ("model.eps",)),
     Idle(
         "train.optimizer",
-        lambda s: s["train.optimizer"] == "sgd",
+        lambda s: not OPTIMIZERS[s["train.optimizer"]].reads_betas,
         ("train.betas", "train.adam_eps"),
     ),
-    Idle("train.optimizer", lambda s: s["train.optimizer"] != "sgd", ("train.momentum",)),
+    Idle(
+        "train.optimizer",
+        lambda s: not OPTIMIZERS[s["train.optimizer"]].reads_momentum,
+        ("train.momentum",),
+    ),
     Idle(
         "train.precision",
         lambda s: s["train.precision"] not in ("fp16", "fp16-mixed"),
@@ -151,7 +154,7 @@ def canonical(settings: Settings) -> Settings:
         if rule.when(settings):
             for key in rule.keys:
                 plain[key] = DEFAULTS[key]
-    if settings["model.embed_std"] == EMBED_STD[settings["model.init"]]:
+    if settings["model.embed_std"] == INITS[settings["model.init"]].embed_std:
         plain["model.embed_std"] = "auto"
     return plain
 
@@ -189,7 +192,7 @@ def idle_notes(grid: list[Settings]) -> list[str]:
                 notes[f"{cause}: {key} {next(iter(values))} has no effect"] = None
     for point in grid:
         std, init = point["model.embed_std"], point["model.init"]
-        if std == EMBED_STD[init]:
+        if std == INITS[init].embed_std:
             notes[f"model.init {init}: model.embed_std {show(std)} is what auto stands for"] = None
     return list(notes)
 
@@ -199,7 +202,7 @@ def caveats(norms: Iterable[Any]) -> list[str]:
     return [
         f"{norm} is not causal: in training a prediction has seen later letters of its batch."
         for norm in dict.fromkeys(norm for norm in norms if isinstance(norm, str))
-        if norm in NOT_CAUSAL
+        if norm in NORMS and not NORMS[norm].causal
     ]
 
 

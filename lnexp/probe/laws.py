@@ -10,8 +10,8 @@ from math import inf
 from typing import Any
 
 from lnexp.claims.tests import Finding, between, log_slope
-from lnexp.claims.units import Run
-from lnexp.config.schema import EMBED_STD
+from lnexp.claims.units import Run, by_seed, cells
+from lnexp.model.catalog import INITS
 
 DEPTH = "model.depth"
 Figures = Mapping[str, Any]  # columns of lab/probe.csv
@@ -94,7 +94,7 @@ def laws_for(settings: Mapping[str, Any]) -> tuple[Law, ...]:
     if not all(holds(settings[key]) for key, holds in PRESET.items()):
         return ()
     init, std = settings["model.init"], settings["model.embed_std"]
-    if std not in ("auto", EMBED_STD[init]):
+    if std not in ("auto", INITS[init].embed_std):
         return ()
     return tuple(
         law
@@ -120,18 +120,18 @@ class Judged:
         return OUTCOMES[self.finding.outcome]
 
     def plain(self) -> dict[str, Any]:
-        law, found = self.law, self.finding
-        one = found.of < 2
+        law, finding = self.law, self.finding
+        several = finding.of > 1
         return {
             "what": law.what,
             "cell": self.cell,
             "column": law.column,
             "expected": law.expected,
             "tolerance": [law.low, law.high],
-            "measured": found.estimate,
-            "low": None if one else found.low,
-            "high": None if one else found.high,
-            "n": found.of,
+            "measured": finding.estimate,
+            "low": finding.low if several else None,
+            "high": finding.high if several else None,
+            "n": finding.of,
             "of": self.of,
             "fit": self.fit,
             "outcome": self.outcome,
@@ -141,37 +141,35 @@ class Judged:
 
 def judge(runs: Sequence[Run], axes: Sequence[str], figures: Mapping[str, Figures]) -> list[Judged]:
     """`figures`: run -> its row at step 0."""
-    found: list[Judged] = []
+    judged: list[Judged] = []
+
+    def add(law: Law, cell: dict[str, Any], fit: str, values: Sequence[float | None]) -> None:
+        known = [value for value in values if value is not None]
+        judged.append(Judged(law, cell, fit, between(known, law.low, law.high), len(values)))
+
     for cell, members in by_cell(runs, axes):
+        depth = members[0].settings[DEPTH]
         for law in laws_for(members[0].settings):
             if not law.over_depth:
-                values = [_figure(figures, run, law.column) for run in members]
-                finding = between([v for v in values if v is not None], law.low, law.high)
-                depth = members[0].settings[DEPTH]
                 fit = law.fit.replace("N", f"{'N = ' * (law.fit == 'N')}{depth}")
-                found.append(Judged(law, cell, fit, finding, len(members)))
+                add(law, cell, fit, [_figure(figures, run, law.column) for run in members])
     for cell, members in by_cell(runs, [axis for axis in axes if axis != DEPTH]):
+        depths = sorted({run.settings[DEPTH] for run in members})
         for law in laws_for(members[0].settings):
-            depths = sorted({run.settings[DEPTH] for run in members})
             if law.over_depth and len(depths) > 2:
                 slopes = slopes_of(members, lambda run, law=law: _figure(figures, run, law.column))
-                finding = between([s for s in slopes if s is not None], law.low, law.high)
-                fit = f"N {depths[0]} .. {depths[-1]}"
-                found.append(Judged(law, cell, fit, finding, len(slopes)))
-    return found
+                add(law, cell, f"N {depths[0]} .. {depths[-1]}", slopes)
+    return judged
 
 
 def slopes_of(runs: Sequence[Run], figure: Callable[[Run], float | None]) -> list[float | None]:
     """Of each seed the slope of ln figure over ln N; None: a depth lacks one."""
-    seeds: dict[Any, list[Run]] = {}
-    for run in runs:
-        seeds.setdefault(run.seed, []).append(run)
     slopes: list[float | None] = []
-    for members in seeds.values():
+    for members in by_seed(runs).values():
         values = [figure(run) for run in members]
-        there = [value for value in values if value is not None]
+        known = [value for value in values if value is not None]
         x = [float(run.settings[DEPTH]) for run in members]
-        slopes.append(log_slope(x, there) if len(there) == len(values) else None)
+        slopes.append(log_slope(x, known) if len(known) == len(values) else None)
     return slopes
 
 
@@ -180,9 +178,7 @@ def _figure(figures: Mapping[str, Figures], run: Run, column: str) -> float | No
 
 
 def by_cell(runs: Sequence[Run], axes: Sequence[str]) -> list[tuple[dict[str, Any], list[Run]]]:
-    """Runs that agree on these axes, in grid order."""
-    groups: dict[str, tuple[dict[str, Any], list[Run]]] = {}
-    for run in runs:
-        cell = {axis: run.settings[axis] for axis in axes}
-        groups.setdefault(repr(cell), (cell, []))[1].append(run)
-    return list(groups.values())
+    """Runs that agree on these axes, in grid order, and on what they agree."""
+    return [
+        ({axis: group[0].settings[axis] for axis in axes}, group) for group in cells(runs, axes)
+    ]

@@ -11,7 +11,7 @@ from lnexp.config.rules import DEFAULTS
 from lnexp.config.schema import KEYS, SECTIONS
 from lnexp.config.sweep import load_sweep
 from lnexp.figures.canvas import house_style
-from lnexp.figures.drawing import Sweep
+from lnexp.figures.drawing import SweepFrames
 from lnexp.figures.plots import PICTURES
 from lnexp.messages import MOST, UserError
 from lnexp.results.load import load
@@ -76,7 +76,7 @@ def test_the_legend_lists_numbers_by_size_and_not_as_text(trained):
     results = load(trained[0])
     frames = results.runs, results.steps(), results.layers()
     with house_style():
-        axes = PICTURES["loss"](Sweep(*frames, results.axes["small"], name="small")).axes[0]
+        axes = PICTURES["loss"](SweepFrames(*frames, results.axes["small"], name="small")).axes[0]
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     shown = [label.split(":")[0] for label in labels if label.startswith("eps")]
     assert shown == ["eps 1e-12", "eps 1e-05", "eps 0.001"]
