@@ -90,7 +90,7 @@ def test_autocast_is_left_for_the_fp64_replay():
             return cross_entropy(model, ids)
 
     found = lnexp.autopsy(model, loss)
-    assert found.origin is not None and found.shadow["float64"]["finite"]
+    assert found.origin is not None and found.shadow["float64"].finite
     assert not torch.is_autocast_enabled("cpu")
 
 
@@ -104,7 +104,7 @@ def test_what_the_model_itself_casts_to_fp32_is_fp64_in_the_replay():
     model = nn.Sequential(nn.Linear(2, 2), Scores())
     found = lnexp.autopsy(model, lambda: model(torch.ones(3, 2) * 1e25).float().sum())
     assert found.origin is not None and (found.origin.module, found.origin.kind) == ("1", "inf")
-    assert found.nature == "numerical" and found.shadow["float64"]["finite"]
+    assert found.nature == "numerical" and found.shadow["float64"].finite
 
 
 def test_a_loss_that_insists_on_fp32_leaves_the_format_question_open():
