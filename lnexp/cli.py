@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from lnexp import __version__
+from lnexp.commands.jobs import named_executor, workers
 from lnexp.messages import UserError, one_line, say
 
 Out = Annotated[Path, typer.Option("-o", "--out", help="Folder that results go to.")]
@@ -17,32 +18,13 @@ Set = Annotated[
     list[str] | None,
     typer.Option("-s", "--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
 ]
-Results = Annotated[Path, typer.Argument(help="results/, one sweep folder or one run folder.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Jobs = Annotated[
     str, typer.Option("-j", "--jobs", metavar="N|auto", help="Runs at a time (auto: cores).")
 ]
-
-
-def guarded(function: Callable[..., None]) -> Callable[..., None]:
-    """For a command whose reader may go away (`| head`) and whose disk may be full."""
-
-    @wraps(function)
-    def guard(*args: Any, **kwargs: Any) -> None:
-        try:
-            function(*args, **kwargs)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(0) from None
-        except OSError as error:
-            if os.environ.get("LNEXP_DEBUG") == "1":
-                raise
-            say(f"lnexp: {error}")
-            raise typer.Exit(1) from None
-
-    return guard
-
+Results = Annotated[Path, typer.Argument(help="results/, one sweep folder or one run folder.")]
+Config = Annotated[str, typer.Argument(help="A config file or the name of an experiment.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 app = typer.Typer(
     name="lnexp",
@@ -54,8 +36,33 @@ app = typer.Typer(
 )
 
 
-@app.command()
-@guarded
+def command(name: str | None = None, **options: Any) -> Callable[..., Callable[..., None]]:
+    """A command; what its function returns is the exit code, None for 0. Its reader may go away
+    (`| head`), and its disk may be full."""
+
+    def register(function: Callable[..., int | None]) -> Callable[..., None]:
+        @app.command(name, **options)
+        @wraps(function)
+        def guarded(*args: Any, **kwargs: Any) -> None:
+            try:
+                code = function(*args, **kwargs)
+                sys.stdout.flush()
+            except BrokenPipeError:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                raise typer.Exit(0) from None
+            except OSError as error:
+                if os.environ.get("LNEXP_DEBUG") == "1":
+                    raise
+                say(f"lnexp: {error}")
+                raise typer.Exit(1) from None
+            raise typer.Exit(code or 0)
+
+        return guarded
+
+    return register
+
+
+@command()
 def run(
     config: Annotated[
         list[str], typer.Argument(help="Files, folders or names of shipped experiments.")
@@ -97,30 +104,25 @@ def run(
     ] = 0.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would train.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Exit 1 if a claim is refuted.")] = False,
-) -> None:
+) -> int:
     """Train every point of a sweep; what is finished is skipped."""
-    from lnexp.commands import run as command
-    from lnexp.commands.jobs import executor as place
-    from lnexp.commands.jobs import workers
-    from lnexp.commands.run import Choice
+    from lnexp.commands.run import Choice, run
 
     choice = Choice(force, retry, extend, steps)
-    where = place(executor, address, gpus_per_run, jobs)
-    words = (config, out, set_ or [], workers(jobs), choice)
-    raise typer.Exit(command.run(*words, dry_run, check, fail_fast, where))
+    where = named_executor(executor, address, gpus_per_run, jobs)
+    how = (workers(jobs), choice, dry_run, check, fail_fast, where)
+    return run(config, out, set_ or [], *how)
 
 
-@app.command()
-@guarded
+@command()
 def plan(config: list[str], set_: Set = None, json: AsJson = False) -> None:
     """Show what would run: the grid, parameters, FLOPs, memory, eps, init; no training."""
-    from lnexp.commands import plan as command
+    from lnexp.commands.plan import plan
 
-    command.plan(config, set_ or [], json)
+    plan(config, set_ or [], json)
 
 
-@app.command()
-@guarded
+@command()
 def plot(
     results: Results,
     kind: Annotated[
@@ -138,16 +140,14 @@ def plot(
     size: Annotated[
         str, typer.Option(metavar="paper|slide", help="slide: letters for a projector.")
     ] = "paper",
-) -> None:
+) -> int:
     """Draw comparison plots into the sweep's plots/ folder."""
-    from lnexp.commands import read as command
+    from lnexp.commands.read import plot
 
-    wishes = {"kind": kind, "facet": facet, "size": size}
-    raise typer.Exit(command.plot(results, by, style, format_, steps, **wishes))
+    return plot(results, by, style, format_, steps, kind=kind, facet=facet, size=size)
 
 
-@app.command()
-@guarded
+@command()
 def show(
     results: Results,
     json: AsJson = False,
@@ -155,16 +155,23 @@ def show(
     tex: Annotated[bool, typer.Option("--tex", help="Print a LaTeX table of the cells.")] = False,
     claims: Annotated[bool, typer.Option("--claims", help="Print the claims, judged.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Redraw while the sweep trains.")] = False,
-) -> None:
+) -> int:
     """Print the table of runs and cells."""
-    from lnexp.commands import read as command
+    from lnexp.commands.read import show
 
     forms = [name for name, on in (("json", json), ("csv", csv), ("tex", tex)) if on]
-    raise typer.Exit(command.show(results, forms, claims, watch))
+    return show(results, forms, claims, watch)
 
 
-@app.command()
-@guarded
+@command()
+def explain(run_folder: RunFolder, json: AsJson = False) -> None:
+    """Say in words what happened to a run, where a bad value was born, and what to try."""
+    from lnexp.commands.read import explain
+
+    explain(run_folder, json)
+
+
+@command()
 def report(
     results: Results,
     html: Annotated[
@@ -176,49 +183,31 @@ def report(
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="With --watch; 0: any that is free.")
     ] = None,
-) -> None:
+) -> int:
     """Write one HTML file that shows every run, readable offline."""
-    from lnexp.commands import report as command
+    from lnexp.commands.report import report
 
-    raise typer.Exit(command.report(results, html, watch, port))
-
-
-@app.command()
-@guarded
-def explain(
-    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    json: AsJson = False,
-) -> None:
-    """Say in words what happened to a run, where a bad value was born, and what to try."""
-    from lnexp.commands.read import explain as command
-
-    command(run_folder, json)
+    return report(results, html, watch, port)
 
 
-@app.command()
-@guarded
+@command()
 def probe(
-    config: Annotated[str, typer.Argument(help="A config file or the name of an experiment.")],
+    config: Config,
     steps: Annotated[str, typer.Option(help="Steps to look at; the last one ends it.")] = "0,5,20",
     out: Out = Path("results"),
     set_: Set = None,
     jobs: Jobs = "auto",
     json: AsJson = False,
-) -> None:
+) -> int:
     """Measure how readings change over depth, at initialisation and after a few steps."""
-    from lnexp.commands import probe as command
-    from lnexp.commands.jobs import executor as place
-    from lnexp.commands.jobs import workers
+    from lnexp.commands.probe import probe
 
-    where = place("local", "", 0.0, jobs)
-    code = command.probe(config, steps, out, set_ or [], workers(jobs), where, json)
-    raise typer.Exit(code)
+    return probe(config, steps, out, set_ or [], workers(jobs), json)
 
 
-@app.command()
-@guarded
+@command()
 def boundary(
-    config: Annotated[str, typer.Argument(help="A config file or the name of an experiment.")],
+    config: Config,
     knob: Annotated[str, typer.Option(help="The setting to turn, such as train.lr.")],
     high: Annotated[float, typer.Option(help="Where the scan ends.")],
     low: Annotated[float | None, typer.Option(help="Where it begins.")] = None,
@@ -233,20 +222,17 @@ def boundary(
     set_: Set = None,
     jobs: Jobs = "auto",
     json: AsJson = False,
-) -> None:
+) -> int:
     """Find the largest stable value of a knob, cell by cell."""
-    from lnexp.commands import boundary as command
-    from lnexp.commands.jobs import executor as place
-    from lnexp.commands.jobs import workers
+    from lnexp.commands import boundary
 
-    place_ = (out, set_ or [], workers(jobs), place("local", "", 0.0, jobs), json)
+    how = (out, set_ or [], workers(jobs), json)
     if ramp:
-        raise typer.Exit(command.ramp(config, knob, low, high, *place_))
-    raise typer.Exit(command.boundary(config, knob, low, high, points, resolution, *place_))
+        return boundary.ramp(config, knob, low, high, *how)
+    return boundary.boundary(config, knob, low, high, points, resolution, *how)
 
 
-@app.command()
-@guarded
+@command()
 def rescue(
     run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a failed run.")],
     try_: Annotated[
@@ -259,35 +245,60 @@ def rescue(
     ] = None,
     jobs: Jobs = "auto",
     json: AsJson = False,
-) -> None:
+) -> int:
     """Train a failed run again from before its failure, with one change each."""
-    from lnexp.commands import rescue as command
-    from lnexp.commands.jobs import executor as place
-    from lnexp.commands.jobs import workers
+    from lnexp.commands.rescue import rescue
 
-    where = place("local", "", 0.0, jobs)
-    code = command.rescue(run_folder, try_ or [], out, workers(jobs), where, json)
-    raise typer.Exit(code)
+    return rescue(run_folder, try_ or [], out, workers(jobs), json)
 
 
-@app.command()
-@guarded
-def export(
-    results: Results,
-    to: Annotated[str, typer.Option(metavar="tensorboard|wandb|parquet|json")],
-    out: Annotated[
-        Path | None,
-        typer.Option("-o", "--out", metavar="DIR", help="Folder (RESULTS/export/FORMAT)."),
-    ] = None,
+@command(context_settings={"ignore_unknown_options": True})  # -1 is a number
+def norm(
+    numbers: Annotated[list[str], typer.Argument(help="2 4 1 3, or '3 5 2 6; 2 4 1 3'.")],
+    norm_: Annotated[str, typer.Option("--norm", help="One or more, with commas.")] = "layernorm",
+    eps: Annotated[float | None, typer.Option(help="Default: the norm's own.")] = None,
+    gain: Annotated[str, typer.Option(help="One number, or one a feature, with commas.")] = "",
+    bias: Annotated[str, typer.Option(help="One number, or one a feature, with commas.")] = "",
+    dtype: Annotated[str, typer.Option(help="fp64, fp32, bf16, fp16.")] = "fp64",
+    json: AsJson = False,
 ) -> None:
-    """Write results for other tools: TensorBoard, Weights & Biases, Parquet, JSON."""
-    from lnexp.commands.exchange import export as command
+    """Normalise a few numbers, step by step."""
+    from lnexp.commands.norm import norm
 
-    command(results, to, out)
+    norm(numbers, norm_, eps, gain, bias, dtype, json)
 
 
-@app.command("import")
-@guarded
+@command()
+def sample(
+    run_folder: RunFolder,
+    prompt: Annotated[str, typer.Option(help="Text to go on from.")] = "",
+    length: Annotated[int, typer.Option(min=1, help="Letters to draw.")] = 300,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of the draws.")] = 0,
+) -> None:
+    """Print text drawn from a finished run."""
+    from lnexp.sample import load_sampler
+
+    print(load_sampler(run_folder).generate(prompt, length, temperature, seed))
+
+
+@command()
+def inspect(
+    model: Annotated[
+        str, typer.Argument(help="module:callable that returns a model, or a run folder.")
+    ],
+    checkpoint: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Its weights: .pt or .safetensors.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Look at norms, eps, placement, weights and Adam's moments of anybody's model."""
+    from lnexp.commands.inspect import inspect
+
+    inspect(model, checkpoint, json)
+
+
+@command("import")
 def import_(
     log: Annotated[
         Path,
@@ -306,87 +317,50 @@ def import_(
     force: Annotated[bool, typer.Option("--force", help="Replace a run of that name.")] = False,
 ) -> None:
     """Make a run folder of another tool's training log, for verdicts and plots."""
-    from lnexp.commands.exchange import import_ as command
+    from lnexp.commands.exchange import import_
 
-    command(log, out, name, map_ or [], baseline, force)
+    import_(log, out, name, map_ or [], baseline, force)
 
 
-@app.command()
-@guarded
-def inspect(
-    model: Annotated[
-        str, typer.Argument(help="module:callable that returns a model, or a run folder.")
-    ],
-    checkpoint: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Its weights: .pt or .safetensors.")
+@command()
+def export(
+    results: Results,
+    to: Annotated[str, typer.Option(metavar="tensorboard|wandb|parquet|json")],
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="DIR", help="Folder (RESULTS/export/FORMAT)."),
     ] = None,
-    json: AsJson = False,
 ) -> None:
-    """Look at norms, eps, placement, weights and Adam's moments of anybody's model."""
-    from lnexp.commands.inspect import inspect as command
+    """Write results for other tools: TensorBoard, Weights & Biases, Parquet, JSON."""
+    from lnexp.commands.exchange import export
 
-    command(model, checkpoint, json)
-
-
-@app.command()
-@guarded
-def sample(
-    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    prompt: Annotated[str, typer.Option(help="Text to go on from.")] = "",
-    length: Annotated[int, typer.Option(min=1, help="Letters to draw.")] = 300,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of the draws.")] = 0,
-) -> None:
-    """Print text drawn from a finished run."""
-    from lnexp.sample import load_sampler
-
-    print(load_sampler(run_folder).generate(prompt, length, temperature, seed))
+    export(results, to, out)
 
 
-@app.command(context_settings={"ignore_unknown_options": True})  # -1 is a number
-@guarded
-def norm(
-    numbers: Annotated[list[str], typer.Argument(help="2 4 1 3, or '3 5 2 6; 2 4 1 3'.")],
-    norm_: Annotated[str, typer.Option("--norm", help="One or more, with commas.")] = "layernorm",
-    eps: Annotated[float | None, typer.Option(help="Default: the norm's own.")] = None,
-    gain: Annotated[str, typer.Option(help="One number, or one a feature, with commas.")] = "",
-    bias: Annotated[str, typer.Option(help="One number, or one a feature, with commas.")] = "",
-    dtype: Annotated[str, typer.Option(help="fp64, fp32, bf16, fp16.")] = "fp64",
-    json: AsJson = False,
-) -> None:
-    """Normalise a few numbers, step by step."""
-    from lnexp.commands.norm import norm as command
-
-    command(numbers, norm_, eps, gain, bias, dtype, json)
-
-
-@app.command()
-@guarded
+@command()
 def configs(
     name: Annotated[str | None, typer.Argument(help="Copy this experiment here.")] = None,
 ) -> None:
     """List the shipped experiments, or copy one into this folder."""
-    from lnexp.commands import configs as command
+    from lnexp.commands.configs import configs
 
-    command.configs(name)
+    configs(name)
 
 
-@app.command()
-@guarded
+@command()
 def schema() -> None:
     """Print the JSON Schema of a config file, for editors."""
-    from lnexp.commands import configs as command
+    from lnexp.commands.configs import schema
 
-    print(command.schema())
+    print(schema())
 
 
-@app.command()
-@guarded
+@command()
 def doctor(json: AsJson = False) -> None:
     """Show versions, device, threads and the precisions that work here."""
-    from lnexp.commands import doctor as command
+    from lnexp.commands.doctor import doctor
 
-    command.doctor(json)
+    doctor(json)
 
 
 def version(show: bool) -> None:

@@ -28,7 +28,7 @@ class UserError(Exception):
 def one_line(text: str) -> str:
     """A complaint stays one line of plain letters, whatever keys and values it quotes."""
     line = " ".join(text.replace("\t", " ").splitlines())
-    return UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), line)
+    return UNPRINTABLE.sub(lambda mark: mark[0].encode("unicode_escape").decode(), line)
 
 
 def refusal(problems: Iterable[str], source: str) -> UserError:

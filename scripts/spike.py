@@ -50,7 +50,7 @@ def main() -> None:
         out = folder / "results"
         run([str(folder / "spike.yaml")], out, [], 1, Choice(), False, False, False, here)
         (trained,) = (out / "spike" / "runs").iterdir()
-        rescue(trained, TRIES, None, 1, here, False)
+        rescue(trained, TRIES, None, 1, False, here)
 
 
 if __name__ == "__main__":

@@ -5,37 +5,31 @@ differ in the knob and the seed alone. Undecided runs (merely slow, too short, n
 counted, and are on neither side.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from lnexp.config.sweep import Sweep
-from lnexp.lab.schemas import BoundaryRow, RampRow
-from lnexp.messages import amount
-from lnexp.results.axes import short_key, value_text
 from lnexp.results.statistics import median, running_median, wilson
 from lnexp.results.tables import column, numbers
 from lnexp.results.verdicts import DECIDED
-from lnexp.terminal.sheet import Column, Sheet
 
 LR = "train.lr"
 # Causes of a run that only needs more steps, or never began to move.
 SLOW = {"frozen", "too_slow", "warming_up"}
 USEFUL = 0.1  # nat above the cell's best end loss
+BROKEN = 0.1  # nat above a ramp's best gap so far
 
 
 def unstable(runs: pd.DataFrame) -> pd.Series:
     """True: nonfinite, diverged, lost, or stalled with a cause not in SLOW; NA: undecided."""
-    found = []
+    states = []
     for verdict, cause in zip(column(runs, "verdict"), column(runs, "cause"), strict=True):
         causes = {name for name in str(cause).split("; ") if name}
         merely_slow = verdict == "stalled" and causes <= SLOW
         decided = verdict in DECIDED and not merely_slow
-        found.append(verdict not in ("learned", "spiked") if decided else pd.NA)
-    return pd.Series(found, index=runs.index, dtype="boolean")
+        states.append(verdict not in ("learned", "spiked") if decided else pd.NA)
+    return pd.Series(states, index=runs.index, dtype="boolean")
 
 
 def by_value(runs: pd.DataFrame, knob: str = LR) -> pd.DataFrame:
@@ -76,9 +70,8 @@ def largest_stable(runs: pd.DataFrame, knob: str = LR) -> Edge:
 
     A value without a decided run is passed over: neither stable nor unstable.
     """
-    good = None
-    found = by_value(runs, knob)
-    for value, share, decided in zip(found["value"], found["share"], found["decided"], strict=True):
+    good, rows = None, by_value(runs, knob)
+    for value, share, decided in zip(rows["value"], rows["share"], rows["decided"], strict=True):
         if share > 0.5:  # NaN is not
             return Edge(good, value)
         if decided:
@@ -89,14 +82,16 @@ def largest_stable(runs: pd.DataFrame, knob: str = LR) -> Edge:
 def _medians(runs: pd.DataFrame, knob: str, losses: np.ndarray) -> dict[float, float]:
     """Median over the seeds by the knob's value; NaN: not measured, left out."""
     values = numbers(column(runs, knob))
-    found = {float(v): median(losses[values == v]) for v in np.unique(values[np.isfinite(values)])}
-    return {v: loss for v, loss in found.items() if loss is not None and not np.isnan(loss)}
+    known = np.unique(values[np.isfinite(values)])
+    medians = {float(value): median(losses[values == value]) for value in known}
+    return {v: loss for v, loss in medians.items() if loss is not None and not np.isnan(loss)}
 
 
 def _end_losses(runs: pd.DataFrame) -> np.ndarray:
     """inf where a run did not stay finite, NaN where none was measured."""
-    end, told = numbers(column(runs, "end_loss")), column(runs, "end_loss").notna().to_numpy()
-    bad = (column(runs, "verdict") == "nonfinite").to_numpy() | (told & ~np.isfinite(end))
+    losses = column(runs, "end_loss")
+    end, measured = numbers(losses), losses.notna().to_numpy()
+    bad = (column(runs, "verdict") == "nonfinite").to_numpy() | (measured & ~np.isfinite(end))
     return np.where(bad, np.inf, end)
 
 
@@ -110,8 +105,9 @@ def sensitivity(runs: pd.DataFrame, knob: str = LR) -> float | None:
     first = np.where(np.isfinite(first), first, numbers(column(runs, "ln_v")))
     end = _end_losses(runs)
     losses = list(_medians(runs, knob, np.where(end > first, first, end)).values())
-    told = len(losses) > 1 and bool(np.isfinite(end).any())
-    return float(np.mean(losses) - min(losses)) if told else None
+    if len(losses) < 2 or not np.isfinite(end).any():
+        return None
+    return float(np.mean(losses) - min(losses))
 
 
 def largest_useful(runs: pd.DataFrame, knob: str = LR) -> float | None:
@@ -136,9 +132,6 @@ def in_words(runs: pd.DataFrame, knob: str = LR) -> str:
     return "; ".join(parts)
 
 
-BROKEN = 0.1  # nat above the best gap so far
-
-
 def ramp_edge(lr: np.ndarray, gap: np.ndarray, bad_step: int | None) -> float | None:
     """The largest learning rate before a run broke while it grew; None: it did not break.
 
@@ -152,114 +145,3 @@ def ramp_edge(lr: np.ndarray, gap: np.ndarray, bad_step: int | None) -> float | 
     if last + 1 >= len(gap) and bad_step is None:
         return None
     return float(lr[last]) if last >= 0 else 0.0
-
-
-# The edges of stability as a table.
-
-
-LEGEND = (
-    "stable value: the last one of which at most half of the decided runs are unstable; bracket: "
-    "from it to the first of which more are; unstable: nonfinite, diverged, lost, or stalled with "
-    "a cause other than frozen, too_slow, warming_up; useful: median end loss within 0.1 nat of "
-    "the cell's best."
-)
-
-
-def sheet(
-    sweep: Sweep,
-    cells: Sequence[dict[str, Any]],
-    rows: Sequence[BoundaryRow],
-    full_grid: int,
-    seconds: float,
-) -> Sheet:
-    knob = short_key(rows[0].knob)
-    axes = [
-        Column(short_key(axis), [value_text(cell[axis]) for cell in cells]) for axis in sweep.axes
-    ]
-    columns = [
-        Column(f"stable {knob}", [_stable(row) for row in rows]),
-        Column("unstable at", [_figure(row.beyond) for row in rows], number=True),
-        Column("unstable runs", [_counts(row) for row in rows], rank=3),
-        Column("useful", [_figure(row.useful) for row in rows], number=True, rank=2),
-        *_sensitivity(rows),
-        Column("runs", [str(row.runs) for row in rows], number=True, rank=4),
-        Column("minutes", [f"{row.seconds / 60:.1f}" for row in rows], number=True, rank=5),
-    ]
-    return Sheet(f"{sweep.name}: where {knob} turns unstable", [*axes, *columns],
-                 list(_below(rows, knob, full_grid, seconds)), whole="--json")  # fmt: skip
-
-
-def _stable(row: BoundaryRow) -> str:
-    match row.stable:
-        case "everywhere" if row.edge is not None and row.edge < row.high:
-            return f"up to {_figure(row.edge)} at least; undecided above"
-        case "everywhere":
-            return f"none in range is unstable ({row.low:g} to {row.high:g})"
-        case "nowhere":
-            return f"none in range is stable ({row.low:g} to {row.high:g})"
-        case "undecided" if row.beyond is not None:
-            return f"undecided below {_figure(row.beyond)}"
-        case "undecided":
-            return "undecided everywhere"
-        case "below":
-            return f"up to {_figure(row.edge)}"
-        case "above":
-            return f"from {_figure(row.edge)} on"
-
-
-def _figure(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}"
-
-
-def _counts(row: BoundaryRow) -> str:
-    """Of the bracket's ends, in order of the table: stable end, then the other."""
-    return f"{row.edge_unstable}, {row.beyond_unstable}" if row.edge_unstable else ""
-
-
-def _sensitivity(rows: Sequence[BoundaryRow]) -> list[Column]:
-    values = [row.sensitivity for row in rows]
-    if all(value is None for value in values):
-        return []
-    texts = ["" if value is None else f"{value:.3f}" for value in values]
-    return [Column("LR sensitivity", texts, number=True, rank=1)]
-
-
-def _below(rows: Sequence[BoundaryRow], knob: str, full_grid: int, seconds: float):
-    first = rows[0]
-    yield (
-        f"Brackets at most a factor of {first.resolution:g} wide; at most "
-        f"{amount(first.seeds, 'seed')} a value."
-    )
-    for row in rows:
-        if row.other_crossings:
-            yield f"{row.cell}: not monotone: it turns once more at {knob} {row.other_crossings}."
-        if row.undecided:
-            yield f"{row.cell}: {amount(row.undecided, 'run')} undecided (slow, or failed)."
-    runs = sum(row.runs for row in rows)
-    grid = full_grid * first.seeds * len(rows)
-    yield (
-        f"{amount(runs, 'run')}, {sum(row.seconds for row in rows) / 60:.1f} minutes of training, "
-        f"{seconds / 60:.1f} of this call; a full grid of this resolution has {grid} runs, "
-        f"{grid / runs:.1f} times as many."
-    )
-    yield LEGEND
-
-
-def ramp_sheet(name: str, rows: Sequence[RampRow]) -> Sheet:
-    columns = [
-        Column("cell", [row.cell for row in rows], wraps=True, readable=16),
-        Column("lr before it breaks", [_figure(row.edge) for row in rows], number=True),
-        Column("range", [_range(row) for row in rows]),
-        Column("broke", [f"{row.broke} of {row.runs}" for row in rows]),
-    ]
-    below = [
-        f"train.lr grows linearly to {rows[0].high:g} in {rows[0].steps} steps: a run sees each "
-        "value for one step, so this is above what it would bear for long. Broken: not finite, or "
-        "the median gap of ten steps more than 0.1 nat above its lowest, to the end.",
-    ]
-    return Sheet(f"{name}: where a growing learning rate breaks training", columns, below,
-                 whole="--json")  # fmt: skip
-
-
-def _range(row: RampRow) -> str:
-    return f"{_figure(row.lowest)}..{_figure(row.highest)}" if row.broke > 1 else ""

@@ -6,7 +6,7 @@ interrupted it. Free of torch and pandas.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, exp, log, log10, nan, sqrt
+from math import ceil, exp, log, log10, sqrt
 
 
 @dataclass(frozen=True)
@@ -18,19 +18,17 @@ class Tally:
     undecided: int = 0  # merely slow, even where it was extended; or it failed to execute
 
     @property
+    def decided(self) -> int:
+        return self.unstable + self.stable
+
+    @property
     def ran(self) -> int:
-        return self.unstable + self.stable + self.undecided
+        return self.decided + self.undecided
 
     @property
     def is_unstable(self) -> bool:
         """More than half of the decided runs. A value whose runs are all slow is not."""
         return self.unstable > self.stable
-
-    @property
-    def share(self) -> float:
-        """P(unstable) of the decided runs; NaN without one."""
-        decided = self.unstable + self.stable
-        return self.unstable / decided if decided else nan
 
 
 def seeds_wanted(tally: Tally, seeds: int) -> int:
@@ -123,8 +121,8 @@ def wanted(knob: Knob, tallies: Tallies) -> dict[float, int]:
     more = {value: seeds_wanted(tally, knob.seeds) for value, tally in todo.items()}
     if any(more.values()):
         return {value: count for value, count in more.items() if count}
-    found = bracket(knob, begun)
-    middle = knob.between(*found) if found else None
+    ends = bracket(knob, begun)
+    middle = knob.between(*ends) if ends else None
     return {} if middle is None else {middle: seeds_wanted(Tally(), knob.seeds)}
 
 
@@ -136,10 +134,10 @@ def slow_values(knob: Knob, tallies: Tallies) -> list[float]:
     """
 
     def undecided(value: float) -> bool:
-        return tallies[value].undecided > 0 and tallies[value].unstable + tallies[value].stable == 0
+        return tallies[value].undecided > 0 and not tallies[value].decided
 
-    if found := bracket(knob, tallies):
-        return [value for value in found if undecided(value)]
+    if ends := bracket(knob, tallies):
+        return [value for value in ends if undecided(value)]
     top = max((value for value, tally in tallies.items() if tally.stable), default=0.0)
     return [value for value in sorted(tallies) if value > top and undecided(value)]
 
@@ -148,10 +146,10 @@ def edge(knob: Knob, tallies: Tallies) -> tuple[float | None, float | None]:
     """The bracket as (stable, unstable): its better end is one with a run that is decided, so it
     may be wider than the resolution where the runs in between are all slow. Without a bracket the
     largest stable value, if there is one, and None."""
-    found = bracket(knob, tallies)
-    if found is None:
+    ends = bracket(knob, tallies)
+    if ends is None:
         return max((v for v, tally in tallies.items() if tally.stable), default=None), None
-    low, high = found
+    low, high = ends
     bad, sign = (low, 1) if tallies[low].is_unstable else (high, -1)
     good = [
         v for v, t in tallies.items() if t.stable and not t.is_unstable and sign * (v - bad) > 0
@@ -162,6 +160,6 @@ def edge(knob: Knob, tallies: Tallies) -> tuple[float | None, float | None]:
 def other_crossings(knob: Knob, tallies: Tallies) -> Sequence[Crossing]:
     """Crossings beside the one that was narrowed: the knob's effect is not monotone. Values
     without a decided run say nothing of it."""
-    decided = {value: tally for value, tally in tallies.items() if tally.unstable + tally.stable}
-    return [found for found in crossings(decided) if found[::-1] != edge(knob, tallies)
-            and found != edge(knob, tallies)]  # fmt: skip
+    decided = {value: tally for value, tally in tallies.items() if tally.decided}
+    narrowed = edge(knob, tallies)
+    return [pair for pair in crossings(decided) if narrowed not in (pair, pair[::-1])]

@@ -1,7 +1,8 @@
-"""Drives the search of every cell of a sweep at once: train, read the verdicts, train again."""
+"""Trains along a knob: the search of every cell of a sweep at once (train, read the verdicts, train
+again), and the ramp, one run a seed in which the learning rate grows until training breaks."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -10,23 +11,22 @@ import numpy as np
 
 from lnexp.boundary.reading import LR, by_value, largest_useful, ramp_edge, sensitivity
 from lnexp.boundary.search import Knob, Tallies, Tally, edge, other_crossings, slow_values, wanted
+from lnexp.config.rules import Settings
 from lnexp.config.sweep import Sweep
 from lnexp.explain.case import read_case
 from lnexp.lab.schemas import BoundaryRow, RampRow
 from lnexp.messages import UserError, amount
 from lnexp.results.load import load, read_points
 from lnexp.results.tables import column, numbers
-from lnexp.runs.derived import Settings, cells, derive, part, words
-from lnexp.runs.execute import is_done
+from lnexp.runs.derived import Train, cells, derive, missing, part, words
 from lnexp.runs.plan import Plan, PlannedRun, with_steps
 from lnexp.runs.rundir import read_status
 
 LONGER = 4  # times its steps: as far as a slow run is extended before it stays undecided
-Train = Callable[[Plan, Sequence[PlannedRun]], None]
 
 
 class Chosen(NamedTuple):
-    """A run that the search asked for."""
+    """A run that the search asks for."""
 
     run: PlannedRun
     cell: int
@@ -68,52 +68,47 @@ class Boundary:
                 counts[id(cell), value] += 1
                 cell.seeds[value] = max(cell.seeds.get(value, 0), counts[id(cell), value])
 
-    def value(self, value: float) -> float | int:
-        return int(value) if self.knob.whole else value
-
     def steps(self, train: Train) -> Iterator[str]:
         """One round each: what was trained, in words."""
         while True:
             whole, chosen = self._plan()
-            plan = part(whole, [one.run for one in chosen])
-            todo = [r for r in plan.runs if not is_done(r, self.folder / "runs" / r.name)]
-            if todo:
+            plan = part(whole, [pick.run for pick in chosen])
+            if todo := missing(plan.runs, self.folder):
                 yield self._announce(todo)
             train(plan, todo)
             self._read(chosen)
-            slow = self._slow(chosen)
-            if slow:
+            if slow := self._slow(chosen):
                 yield f"{amount(len(slow), 'run')} at an edge may only be slow: extended"
                 train(plan, slow)
                 self._read(chosen)
-                continue
-            if not self._choose():
+            elif not self._choose():
                 return
 
     def _plan(self) -> tuple[Plan, list[Chosen]]:
         """The whole plan, and of its runs those that are chosen, with their cell and value."""
         places = [(i, value) for i, cell in enumerate(self.cells) for value in sorted(cell.seeds)]
-        cases = [{**self.cells[i].settings, self.key: self.value(value)} for i, value in places]
+        kind = int if self.knob.whole else float
+        cases = [{**self.cells[i].settings, self.key: kind(value)} for i, value in places]
         plan = derive(self.sweep, "boundary", cases)
         of = {_key(case): place for case, place in zip(cases, places, strict=True)}
         chosen: list[Chosen] = []
-        had: dict[tuple[int, float], int] = defaultdict(int)
+        counts: dict[tuple[int, float], int] = defaultdict(int)
         for run in plan.runs:
-            place = of[_key(run.point.settings)]
-            if had[place] < self.cells[place[0]].seeds[place[1]]:
-                chosen.append(Chosen(run, *place))
-            had[place] += 1
+            cell, value = of[_key(run.point.settings)]
+            if counts[cell, value] < self.cells[cell].seeds[value]:
+                chosen.append(Chosen(run, cell, value))
+            counts[cell, value] += 1
         return plan, chosen
 
     def _read(self, chosen: list[Chosen]) -> None:
         """Every cell's runs from the files, and its tallies."""
         runs = load(self.folder).runs.set_index("run", drop=False)
         for i, cell in enumerate(self.cells):
-            names = [one.run.name for one in chosen if one.cell == i]
+            names = [pick.run.name for pick in chosen if pick.cell == i]
             cell.runs = runs.loc[names].reset_index(drop=True)
             ended = cell.runs[cell.runs["status"].isin(["finished", "failed"])]
-            found = by_value(ended, self.key)
-            columns = (list(found[name]) for name in ("value", "unstable", "decided", "runs"))
+            shares = by_value(ended, self.key)
+            columns = (list(shares[name]) for name in ("value", "unstable", "decided", "runs"))
             cell.tallies = {
                 value: Tally(bad, decided - bad, ran - decided)
                 for value, bad, decided, ran in zip(*columns, strict=True)
@@ -138,22 +133,21 @@ class Boundary:
             if not wanted(self.knob, cell.tallies)
             for value in slow_values(self.knob, cell.tallies)
         }
-        found = []
-        for run, *place in chosen:
+        longer = []
+        for run, cell, value in chosen:
             status = read_status(self.folder / "runs" / run.name)
-            if tuple(place) not in ends or status is None or status.status != "finished":
+            if (cell, value) not in ends or status is None or status.status != "finished":
                 continue
             target = min(2 * status.steps_done, LONGER * run.config.train.steps)
             if not status.stopped and target > status.steps_done:
-                found.append(with_steps(run, target))
-        return found
+                longer.append(with_steps(run, target))
+        return longer
 
     def _announce(self, todo: Sequence[PlannedRun]) -> str:
         """'train.lr 0.001, 0.01: 24 runs'"""
         values = sorted({float(run.point.settings[self.key]) for run in todo})
-        span = ", ".join(f"{v:g}" for v in values) if len(values) <= 8 else (
-            f"{values[0]:g} to {values[-1]:g}"
-        )  # fmt: skip
+        few = ", ".join(f"{value:g}" for value in values)
+        span = few if len(values) <= 8 else f"{values[0]:g} to {values[-1]:g}"
         return f"{self.key} {span}: {amount(len(todo), 'run')}"
 
     def rows(self) -> list[BoundaryRow]:
@@ -173,8 +167,8 @@ class Boundary:
             stable=_side(good, bad, cell.tallies),
             edge=good,
             beyond=bad,
-            edge_unstable=_of(cell.tallies, good),
-            beyond_unstable=_of(cell.tallies, bad),
+            edge_unstable=_counts(cell.tallies, good),
+            beyond_unstable=_counts(cell.tallies, bad),
             useful=largest_useful(cell.runs, self.key),
             sensitivity=sensitivity(scan, self.key) if self.key == LR else None,
             other_crossings="; ".join(
@@ -202,19 +196,17 @@ def _side(
     return "everywhere" if any(tally.stable for tally in tallies.values()) else "undecided"
 
 
-def _of(tallies: Tallies, value: float | None) -> str:
+def _counts(tallies: Tallies, value: float | None) -> str:
     """'0 of 2', unstable of the decided runs."""
     if value is None:
         return ""
     tally = tallies[value]
-    return f"{tally.unstable} of {tally.unstable + tally.stable}"
-
-
-# One run a seed in which the learning rate grows linearly until training breaks (KEEL's way).
+    return f"{tally.unstable} of {tally.decided}"
 
 
 class Ramp:
-    """`train()`, then `rows()`: from lr / steps in the first step to `high` in the last."""
+    """KEEL's way: the learning rate grows linearly, from lr / steps in the first step to `high` in
+    the last. `train()`, then `rows()`."""
 
     def __init__(self, sweep: Sweep, high: float, out: Path) -> None:
         for key in ("train.lr", "train.warmup", "train.steps", "train.schedule"):
@@ -226,13 +218,12 @@ class Ramp:
         self.plan = derive(sweep, "ramp", [{**cell, **ramp} for cell in self.cells])
 
     def train(self, train: Train) -> None:
-        runs = self.plan.runs
-        train(self.plan, [r for r in runs if not is_done(r, self.folder / "runs" / r.name)])
+        train(self.plan, missing(self.plan.runs, self.folder))
 
     def rows(self) -> list[RampRow]:
         return [self._row(cell) for cell in self.cells]
 
-    def _row(self, cell: dict) -> RampRow:
+    def _row(self, cell: Settings) -> RampRow:
         edges = []
         for run in self.plan.runs:
             if all(run.point.settings[key] == value for key, value in cell.items()):

@@ -1,7 +1,7 @@
 """What a claim is made of: typed, frozen, strict. How it is judged is the reading half's work.
 
-Free of torch and pandas, so that both halves may import it. claimparse.py reads claims from a
-config and says in plain words what is wrong with them.
+Free of torch and pandas, so that both halves may import it. parse.py reads claims from a config and
+says in plain words what is wrong with them.
 """
 
 import re
@@ -123,8 +123,8 @@ class Misspelt(ValueError):
 
 def _metric(value: Any) -> Any:
     if isinstance(value, str):
-        if found := LAB.fullmatch(value):
-            return LabMetric(file=found[1], column=found[2])
+        if parts := LAB.fullmatch(value):
+            return LabMetric(file=parts[1], column=parts[2])
         if value not in get_args(RunColumn):
             raise Misspelt(value, get_args(RunColumn), "column of runs.csv")
         return RunMetric.model_validate({"column": value})
@@ -136,9 +136,9 @@ def _metric(value: Any) -> Any:
 def _bound(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    found = re.fullmatch(r"\s*(>=|<=|>|<)\s*(\S+)\s*", value)
+    parts = re.fullmatch(r"\s*(>=|<=|>|<)\s*(\S+)\s*", value)
     try:
-        bound = Bound(op=found[1], value=float(found[2]))  # type: ignore[index, arg-type]
+        bound = Bound(op=parts[1], value=float(parts[2]))  # type: ignore[index, arg-type]
     except (TypeError, ValueError):
         raise ValueError(f'{show(value)} is no share; write one such as "> 0.5"') from None
     if not 0 <= bound.value <= 1 or str(bound) in ("> 1", "< 0", ">= 0", "<= 1"):
@@ -166,7 +166,7 @@ def _finite(values: tuple[float, ...]) -> tuple[float, ...]:
 AnyMetric = Annotated[RunMetric | LayerMetric | LabMetric, BeforeValidator(_metric)]
 Key = Annotated[str, AfterValidator(_key)]
 Several = BeforeValidator(_several)
-Settings = Annotated[dict[Key, Any], Field(min_length=1)]
+OtherCells = Annotated[dict[Key, Any], Field(min_length=1)]  # by the settings that differ
 Share = Annotated[Bound, BeforeValidator(_bound)]
 Positive = Annotated[float, Field(gt=0)]
 
@@ -228,7 +228,7 @@ class Less(Form):
 
     leads = "less"
     less: AnyMetric
-    than: Settings
+    than: OtherCells
 
 
 class Difference(Form):
@@ -237,8 +237,8 @@ class Difference(Form):
 
     leads = "difference"
     difference: AnyMetric
-    base: Settings = Field(alias="from")
-    less_than: float | Settings
+    base: OtherCells = Field(alias="from")
+    less_than: float | OtherCells
 
 
 class Same(Form):
@@ -246,7 +246,7 @@ class Same(Form):
 
     leads = "same"
     same: AnyMetric
-    other: Settings = Field(alias="as")
+    other: OtherCells = Field(alias="as")
     within: Positive
 
 

@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf, isnan
-from typing import Any
+from typing import Any, NamedTuple
 
 from lnexp.claims.claims import (
     Bound,
@@ -18,24 +18,23 @@ from lnexp.claims.claims import (
     VerdictShare,
 )
 from lnexp.claims.metrics import Metrics
-from lnexp.claims.tests import Finding, between, every, share, sign_test, within
-from lnexp.claims.tests import log_slope as slope_of
-from lnexp.claims.units import Partners, Run, Seed
+from lnexp.claims.tests import Finding, between, every, log_slope, share, sign_test, within
+from lnexp.claims.units import Partners, Run, by_seed
 from lnexp.config.rules import show
 from lnexp.messages import amount
+from lnexp.terminal.sheet import significant
 
 # Verdicts on a run whose learning is open: more steps may still help, or nothing can be learned.
 OPEN = ("too_short", "plateau", "nothing_to_learn")
 LEARNING = ("lost", "spiked", "learned", "stalled")  # what an open run may turn out to be
 
 
-@dataclass
-class Tally:
-    """What a cell gave: its finding, what is missing, and the numbers in words."""
+class CellFinding(NamedTuple):
+    """What a cell gave: its finding, the numbers in words, and what is missing."""
 
     finding: Finding
     words: str
-    missing: list[str] = field(default_factory=list)
+    missing: list[str]
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Tools:
     axes: Sequence[str]
 
 
-def judge_cell(spec: Any, runs: Sequence[Run], tools: Tools) -> Tally:
+def judge_cell(spec: Any, runs: Sequence[Run], tools: Tools) -> CellFinding:
     if isinstance(spec, Counted):
         return _counted(spec, runs, tools)
     if isinstance(spec, SlopeBetween):
@@ -53,7 +52,7 @@ def judge_cell(spec: Any, runs: Sequence[Run], tools: Tools) -> Tally:
     return _paired(spec, runs, tools)
 
 
-def _counted(spec: Counted, runs: Sequence[Run], tools: Tools) -> Tally:
+def _counted(spec: Counted, runs: Sequence[Run], tools: Tools) -> CellFinding:
     states: list[bool | None] = []
     missing: list[str] = []
     unclear: list[str] = []
@@ -72,16 +71,16 @@ def _counted(spec: Counted, runs: Sequence[Run], tools: Tools) -> Tally:
             unclear += [run.verdict] * (states[-1] is None)
     hits, total = states.count(True), len(states)
     if spec.every:
-        found = every(hits, len(unclear), total, len(missing))
+        finding = every(hits, len(unclear), total, len(missing))
     else:
-        found = share(hits, len(unclear), total, spec.share)
+        finding = share(hits, len(unclear), total, spec.share)
     words = f"{hits} of {total} {_what(spec)}"
     if total:
-        words += f", share {_interval(found)}"
+        words += f", share {_interval(finding)}"
     if unclear:
         listed = ", ".join(f"{count} {word}" for word, count in Counter(unclear).items())
         words += f"; open: {listed}"
-    return Tally(found, words, missing)
+    return CellFinding(finding, words, missing)
 
 
 def _state(spec: Counted, run: Run) -> bool | None:
@@ -108,21 +107,17 @@ def _what(spec: Counted) -> str:
     return " or ".join(words) + (f" before step {by}" if by is not None else "")
 
 
-def _paired(spec: Less | Difference | Same, runs: Sequence[Run], tools: Tools) -> Tally:
+def _paired(spec: Less | Difference | Same, runs: Sequence[Run], tools: Tools) -> CellFinding:
     """Differences of runs with equal seed and other settings."""
-    metric = next(
-        getattr(spec, key) for key in ("less", "difference", "same") if hasattr(spec, key)
-    )
+    metric, other = getattr(spec, spec.leads), other_settings(spec)
     differences: list[float] = []
     missing: list[str] = []
     limit = spec.less_than if isinstance(spec, Difference) else 0.0
     for run in runs:
         try:
-            value = _difference(run, other_settings(spec), metric, tools)
+            value = _difference(run, other, metric, tools)
             if isinstance(limit, dict):  # a difference of differences, against 0
-                value -= _difference(
-                    _partner(run, limit, tools), other_settings(spec), metric, tools
-                )
+                value -= _difference(_partner(run, limit, tools), other, metric, tools)
         except _NoPair as why:
             missing.append(str(why))
             continue
@@ -133,15 +128,15 @@ def _paired(spec: Less | Difference | Same, runs: Sequence[Run], tools: Tools) -
         else:
             differences.append(value)
     if isinstance(spec, Same):
-        found = within(differences, spec.within)
+        finding = within(differences, spec.within)
         kind = f"within {spec.within:g}"
     else:
-        found = sign_test(differences, 0.0 if isinstance(limit, dict) else limit)
+        finding = sign_test(differences, 0.0 if isinstance(limit, dict) else limit)
         kind = "less" if isinstance(spec, Less) else f"difference below {_limit(limit)}"
-    words = f"{metric}: {kind} in {found.hits} of {amount(len(differences), 'pair')}"
+    words = f"{metric}: {kind} in {finding.hits} of {amount(len(differences), 'pair')}"
     if differences:
-        words += f", median difference {_interval(found)}"
-    return Tally(found, words, missing)
+        words += f", median difference {_interval(finding)}"
+    return CellFinding(finding, words, missing)
 
 
 def other_settings(spec: Any) -> dict[str, Any]:
@@ -151,9 +146,11 @@ def other_settings(spec: Any) -> dict[str, Any]:
 
 
 def _limit(limit: float | dict[str, Any]) -> str:
-    if isinstance(limit, dict):
-        return "that with " + ", ".join(f"{key} {show(value)}" for key, value in limit.items())
-    return f"{limit:g}"
+    return f"that with {_listed(limit)}" if isinstance(limit, dict) else f"{limit:g}"
+
+
+def _listed(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {show(value)}" for key, value in settings.items())
 
 
 class _NoPair(Exception):
@@ -163,8 +160,9 @@ class _NoPair(Exception):
 def _partner(run: Run, settings: dict[str, Any], tools: Tools) -> Run:
     partner = tools.partners.of(run, settings)
     if partner is None:
-        wanted = ", ".join(f"{key} {show(value)}" for key, value in settings.items())
-        raise _NoPair(f"{run.name}: no run of equal seed and other settings with {wanted}")
+        raise _NoPair(
+            f"{run.name}: no run of equal seed and other settings with {_listed(settings)}"
+        )
     return partner
 
 
@@ -183,15 +181,12 @@ def _difference(run: Run, other: dict[str, Any], metric: Any, tools: Tools) -> f
     return values[0] - values[1]
 
 
-def _slope(spec: SlopeBetween, runs: Sequence[Run], tools: Tools) -> Tally:
+def _slope(spec: SlopeBetween, runs: Sequence[Run], tools: Tools) -> CellFinding:
     """One log-log slope a seed, over the values of the setting that the cell has."""
-    seeds: dict[Seed, list[Run]] = {}
-    for run in runs:
-        seeds.setdefault(run.seed, []).append(run)
     values = sorted({float(run.settings[spec.over]) for run in runs})
     slopes: list[float] = []
     missing: list[str] = []
-    for seed, members in seeds.items():
+    for seed, members in by_seed(runs).items():
         points: dict[float, float] = {}
         gone = [run.missing for run in members if run.missing]
         for run in members:
@@ -201,20 +196,20 @@ def _slope(spec: SlopeBetween, runs: Sequence[Run], tools: Tools) -> Tally:
             elif not run.missing:
                 gone.append(f"{run.name}: {spec.slope} not measured")
         gone = gone or [f"seed {seed[0]}: not every {spec.over}"] * (len(points) < len(values))
-        fit = None if gone else slope_of(list(points), list(points.values()))
+        fit = None if gone else log_slope(list(points), list(points.values()))
         if fit is None:
             missing += gone or [f"seed {seed[0]}: {spec.slope} has no slope in logarithms"]
         else:
             slopes.append(fit)
-    found = between(slopes, *spec.between)
+    finding = between(slopes, *spec.between)
     span = f"{values[0]:g} .. {values[-1]:g} ({amount(len(values), 'value')})"
     words = f"{spec.slope} over {spec.over} {span}: slope of {amount(len(slopes), 'seed')}"
-    return Tally(found, f"{words} {_interval(found)}" if slopes else words, missing)
+    return CellFinding(finding, f"{words} {_interval(finding)}" if slopes else words, missing)
 
 
-def _interval(found: Finding) -> str:
+def _interval(finding: Finding) -> str:
     """'0.90 [0.60, 0.98]'"""
-    middle = "-" if found.estimate is None else f"{found.estimate:.3g}"
-    if found.low == -inf and found.high == inf:
+    middle = significant(finding.estimate)
+    if finding.low == -inf and finding.high == inf:
         return f"{middle} (too few for an interval)"
-    return f"{middle} [{found.low:.3g}, {found.high:.3g}]"
+    return f"{middle} [{finding.low:.3g}, {finding.high:.3g}]"

@@ -1,4 +1,5 @@
-"""Claims judged by measurement: holds, refuted or undecided, with counts and intervals.
+"""Claims judged by measurement: holds, refuted or undecided, with counts and intervals; and which
+claims the planned seeds cannot decide.
 
 A claim holds if it holds in every cell, is refuted if it is in one, and is undecided else: cells
 are never pooled. What the outcomes would be after Holm's adjustment stands beside them.
@@ -13,9 +14,8 @@ from typing import Any
 
 from lnexp.claims.claims import Claim, Counted, SlopeBetween
 from lnexp.claims.forms import Tools, judge_cell, other_settings
-from lnexp.claims.log import stated
 from lnexp.claims.metrics import Metrics, NoSuchTable
-from lnexp.claims.parse import parse_claims
+from lnexp.claims.parse import parse_claims, stated
 from lnexp.claims.tests import ALPHA, Finding, Outcome, holm, median_interval, share
 from lnexp.claims.units import Partners, Run, cells, has, matching, planned, runs_of, tune
 from lnexp.config.document import read
@@ -25,6 +25,7 @@ from lnexp.messages import UserError, amount, say
 from lnexp.results.load import Results
 
 ROUNDING = 1e-9  # of a p-value at its bound
+MOST_SEEDS = 1000
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,39 @@ class ClaimResult:
         return any(cell.finding.of for cell in self.cells)
 
 
+def judged(results: Results, tell: Callable[[str], None] = say) -> dict[str, list[ClaimResult]]:
+    """Sweep -> the results of the claims in its sweep.yaml; sweeps without claims are left out.
+    Notes go to `tell`."""
+    of_sweeps = {}
+    firsts = results.runs.drop_duplicates("sweep")
+    for sweep, run in zip(firsts["sweep"], firsts["folder"], strict=True):
+        if claims := _claims(Path(run).parent.parent / "sweep.yaml", tell):
+            of_sweeps[sweep] = judge_claims(results, claims, sweep)
+    return of_sweeps
+
+
+def _claims(path: Path, tell: Callable[[str], None]) -> list[Claim]:
+    try:
+        document = read(path)
+    except UserError as problem:
+        tell(f"note: no claims read: {problem}")
+        return []
+    raw = document.value.get("claims", []) if isinstance(document.value, dict) else []
+    claims, problems = parse_claims(
+        raw if isinstance(raw, list) else [],
+        lambda *at: f"{path}:{document.mark(at).line}",
+    )
+    for problem in problems:
+        tell(f"note: {problem}")
+    return claims
+
+
+def refuted(results: dict[str, list[ClaimResult]]) -> list[str]:
+    return [
+        claim.id for claims in results.values() for claim in claims if claim.outcome == "refuted"
+    ]
+
+
 def judge_claims(results: Results, claims: Sequence[Claim], sweep: str) -> list[ClaimResult]:
     """All claims of one sweep, in their order."""
     runs = runs_of(results.runs, sweep)
@@ -78,15 +112,15 @@ def judge_claims(results: Results, claims: Sequence[Claim], sweep: str) -> list[
     return _adjusted([_judge(claim, runs, axes, metrics, labels) for claim in claims])
 
 
-def tally(judged: Sequence[ClaimResult]) -> str:
+def tally(results: Sequence[ClaimResult]) -> str:
     """How many claims were judged, and what that does to their outcomes."""
-    tested = sum(result.p is not None for result in judged)
-    by_rule = sum(result.judged for result in judged) - tested
-    text = f"{amount(len(judged), 'claim')}: {tested} judged by a test"
+    tested = sum(result.p is not None for result in results)
+    by_rule = sum(result.judged for result in results) - tested
+    text = f"{amount(len(results), 'claim')}: {tested} judged by a test"
     text += f", {by_rule} by a rule without one" if by_rule else ""
-    none = len(judged) - tested - by_rule
+    none = len(results) - tested - by_rule
     text += f", {none} not judged" if none else ""
-    changed = [r.id for r in judged if r.adjusted != r.outcome]
+    changed = [r.id for r in results if r.adjusted != r.outcome]
     if not changed:
         return text + "; adjusted for their number (Holm), all outcomes stay."
     return text + f"; adjusted for their number (Holm), undecided: {', '.join(changed)}."
@@ -102,28 +136,24 @@ def _judge(
     blank = ClaimResult(
         claim.id, claim.says, claim.source, labels.get(claim.id, ""), "undecided", ""
     )
-    setting = select(claim, runs, axes)
-    if setting.problem:
-        return replace(blank, text=setting.problem)
-    tools = Tools(metrics, setting.partners, setting.axes)
+    selection = select(claim, runs, axes)
+    if selection.problem:
+        return replace(blank, text=selection.problem)
+    tools = Tools(metrics, selection.partners, selection.axes)
     try:
-        found = [_cell(claim, group, tools) for group in setting.cells]
+        of_cells = [_cell(claim, group, tools) for group in selection.cells]
     except NoSuchTable as why:
         return replace(blank, text=str(why))
-    counts = Counter(cell.outcome for cell in found)
-    outcome: Outcome = (
-        "refuted"
-        if counts["refuted"]
-        else "holds"
-        if counts["holds"] == len(found)
-        else "undecided"
-    )
-    parts = [
-        f"{word} in {counts[word]} of {amount(len(found), 'cell')}"
+    counts = Counter(cell.outcome for cell in of_cells)
+    outcome: Outcome = "holds" if counts["holds"] == len(of_cells) else "undecided"
+    if counts["refuted"]:
+        outcome = "refuted"
+    text = ", ".join(
+        f"{word} in {counts[word]} of {amount(len(of_cells), 'cell')}"
         for word in ("holds", "refuted", "undecided")
         if counts[word]
-    ]
-    return replace(blank, outcome=outcome, text=", ".join(parts), cells=found, p=_p(outcome, found))
+    )
+    return replace(blank, outcome=outcome, text=text, cells=of_cells, p=_p(outcome, of_cells))
 
 
 @dataclass(frozen=True)
@@ -171,21 +201,20 @@ def _numeric(runs: Sequence[Run], key: str) -> bool:
 
 
 def _cell(claim: Claim, runs: Sequence[Run], tools: Tools) -> CellResult:
-    found = judge_cell(claim.expect, runs, tools)
     shown = [*tools.axes, *([claim.expect.best_over] if claim.expect.best_over else [])]
     steps = sorted({int(s) for r in runs if (s := r.figure("steps_done")) is not None})
     span = "" if not steps else f"{steps[0]}" if len(steps) == 1 else f"{steps[0]}..{steps[-1]}"
     settings = {key: runs[0].settings[key] for key in shown}
-    return CellResult(settings, span, found.finding, found.words, found.missing)
+    return CellResult(settings, span, *judge_cell(claim.expect, runs, tools))
 
 
-def _p(outcome: Outcome, found: Sequence[CellResult]) -> float | None:
+def _p(outcome: Outcome, of_cells: Sequence[CellResult]) -> float | None:
     """Two-sided, of the claim as a whole; None: a rule judged it, or nothing did.
 
     To hold it must in all m cells, so the largest p counts; to be refuted one will do, so the
     smallest counts, m times.
     """
-    tests = [cell.finding for cell in found]
+    tests = [cell.finding for cell in of_cells]
     if not any(test.of for test in tests):
         return None
     holds = [test.p_holds for test in tests if test.p_holds is not None]
@@ -197,71 +226,23 @@ def _p(outcome: Outcome, found: Sequence[CellResult]) -> float | None:
     return min(1.0, 2 * one_sided)
 
 
-def _adjusted(judged: list[ClaimResult]) -> list[ClaimResult]:
+def _adjusted(results: list[ClaimResult]) -> list[ClaimResult]:
     """A decision of a rule stays; one of a test must survive Holm's adjustment."""
-    tested = [result.p for result in judged if result.p is not None]
-    ps = iter(holm(tested))
-    found = []
-    for result in judged:
+    ps = iter(holm([result.p for result in results if result.p is not None]))
+    adjusted = []
+    for result in results:
         p = next(ps) if result.p is not None else None
         lost = p is not None and p > ALPHA * (1 + ROUNDING)
-        adjusted: Outcome = "undecided" if lost else result.outcome
-        found.append(replace(result, p_adjusted=p, adjusted=adjusted))
-    return found
+        outcome: Outcome = "undecided" if lost else result.outcome
+        adjusted.append(replace(result, p_adjusted=p, adjusted=outcome))
+    return adjusted
 
 
-# The claims of sweeps, read from their sweep.yaml and judged from their CSVs.
-
-
-def judged(results: Results, tell: Callable[[str], None] = say) -> dict[str, list[ClaimResult]]:
-    """Sweep -> its claims' results; sweeps without claims are left out. Notes go to `tell`."""
-    found = {}
-    for sweep, folder in _folders(results).items():
-        claims = _claims(folder / "sweep.yaml", tell)
-        if claims:
-            found[sweep] = judge_claims(results, claims, sweep)
-    return found
-
-
-def refuted(results: dict[str, list[ClaimResult]]) -> list[str]:
-    return [
-        claim.id for claims in results.values() for claim in claims if claim.outcome == "refuted"
-    ]
-
-
-def _folders(results: Results) -> dict[str, Path]:
-    """Of each sweep: results/<sweep>, from the folder of one of its runs."""
-    firsts = results.runs.drop_duplicates("sweep")
-    return {
-        sweep: Path(run).parent.parent
-        for sweep, run in zip(firsts["sweep"], firsts["folder"], strict=True)
-    }
-
-
-def _claims(path: Path, tell: Callable[[str], None]) -> list[Claim]:
-    try:
-        document = read(path)
-    except UserError as problem:
-        tell(f"note: no claims read: {problem}")
-        return []
-    raw = document.value.get("claims", []) if isinstance(document.value, dict) else []
-    claims, problems = parse_claims(
-        raw if isinstance(raw, list) else [],
-        lambda *at: f"{path}:{document.mark(at).line}",
-    )
-    for problem in problems:
-        tell(f"note: {problem}")
-    return claims
-
-
-# Which claims the planned seeds cannot decide, however the runs come out.
-
-
-MOST_SEEDS = 1000
+# Before any run.
 
 
 def undecidable(claims: Sequence[Claim], points: Sequence[Point]) -> list[str]:
-    """A line for each claim that cannot hold, be refuted, or either."""
+    """A line for each claim that cannot hold, be refuted, or either, however the runs come out."""
     runs = planned(points)
     axes = list(dict.fromkeys(key for point in points for key in point.settings))
     lines = []
@@ -270,16 +251,13 @@ def undecidable(claims: Sequence[Claim], points: Sequence[Point]) -> list[str]:
         if selection.problem:
             lines.append(f"claim {claim.id}: cannot be decided: {selection.problem}")
             continue
-        other = other_settings(claim.expect)
-        if other:
-            paired = [[r for r in c if selection.partners.of(r, other)] for c in selection.cells]
-        else:
-            paired = selection.cells
+        paired = selection.cells
+        if other := other_settings(claim.expect):
+            paired = [[r for r in c if selection.partners.of(r, other)] for c in paired]
         seeds = min(len({run.seed for run in cell}) for cell in paired)
         if not seeds:
             lines.append(f"claim {claim.id}: cannot be decided: some cell has no partner")
-            continue
-        if problem := _problem(claim, seeds):
+        elif problem := _problem(claim, seeds):
             lines.append(f"claim {claim.id}: {problem}")
     return lines
 
@@ -305,9 +283,9 @@ def possible(claim: Claim, seeds: int) -> set[Outcome]:
     if isinstance(spec, Counted):
         if spec.every:
             return {"holds", "refuted"} if seeds else set()
-        found: set[Outcome] = {share(k, 0, seeds, spec.share).outcome for k in (0, seeds)}
-        found.discard("undecided")
-        return found
+        outcomes: set[Outcome] = {share(k, 0, seeds, spec.share).outcome for k in (0, seeds)}
+        outcomes.discard("undecided")
+        return outcomes
     if isinstance(spec, SlopeBetween):
         return {"holds", "refuted"} if seeds > 1 else set()
     decided = median_interval([0.0] * seeds) != median_interval([])

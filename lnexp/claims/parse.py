@@ -3,9 +3,13 @@
 Free of torch and pandas, so that both halves may import it.
 """
 
+import json
 import re
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from difflib import get_close_matches
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import ValidationError
@@ -24,6 +28,7 @@ from lnexp.claims.claims import (
 from lnexp.config.hints import check, unknown
 from lnexp.config.rules import is_list, show
 from lnexp.config.schema import KEYS
+from lnexp.files import strict_json, write_whole
 from lnexp.messages import one_line, short
 from lnexp.rows import Part
 
@@ -31,6 +36,7 @@ Place = Callable[..., str]  # ("claims", 0, "expect") -> "file.yaml:12"
 
 IDS = re.compile(r"[A-Za-z0-9._-]{1,60}")
 CLAIM_KEYS = tuple(Claim.model_fields)
+METRICS = tuple(dict.fromkeys([*LayerMetric.model_fields, *LabMetric.model_fields]))
 METRIC = (
     "a column of runs.csv such as end_loss, {column, layer, part, step} of layers.csv, or "
     "file.csv:column of lab/"
@@ -74,13 +80,12 @@ def parse_claims(raw: Sequence[Any], place: Place) -> tuple[list[Claim], list[st
     problems: list[str] = []
     ids: set[str] = set()
     for i, value in enumerate(raw):
-        reader = _Reader(value, i, place, problems)
-        if claim := reader.claim(ids):
+        if claim := _Parser(value, i, place, problems).claim(ids):
             claims.append(claim)
     return claims, problems
 
 
-class _Reader:
+class _Parser:
     """One claim; every fault is gathered with its place, the claim's id and the key."""
 
     def __init__(self, value: Any, at: int, place: Place, problems: list[str]) -> None:
@@ -131,7 +136,7 @@ class _Reader:
         if not isinstance(value, dict):
             self.complain(f"{_written(value)} does not fit; write {SETTINGS}", *path)
             return {}
-        found: dict[str, Any] = {}
+        held: dict[str, Any] = {}
         for key, given in value.items():
             if key not in KEYS:
                 self.complain(unknown(key, ""), *path, key)
@@ -149,8 +154,8 @@ class _Reader:
                 if problem:
                     self.complain(problem, *path, key)
             clean = tuple(item for item, _ in checked)
-            found[key] = clean if several else clean[0]
-        return found
+            held[key] = clean if several else clean[0]
+        return held
 
     def expect(self) -> Form | None:
         if "expect" not in self.value:
@@ -166,18 +171,17 @@ class _Reader:
             self.complain(_which_form(given, leads), "expect")
             return None
         form = FORMS[leads[0]]
-        clean, told = dict(given), set[str]()
+        clean, faulty = dict(given), set[str]()
         for key in ("than", "from", "as", "less_than"):
-            names = [field.alias or name for name, field in form.model_fields.items()]
-            if key in names and isinstance(given.get(key), dict):
+            if key in _keys(form) and isinstance(given.get(key), dict):
                 before = len(self.problems)
                 clean[key] = self.settings(given[key], "expect", key)
-                told |= {key} if len(self.problems) > before else set()
+                faulty |= {key} if len(self.problems) > before else set()
         try:
             return form.model_validate(clean)
         except ValidationError as error:
             for path, problem in _faults(error, form, leads[0]):
-                if told.isdisjoint(path[:1]):
+                if faulty.isdisjoint(path[:1]):
                     self.complain(problem, "expect", *path)
             return None
 
@@ -185,18 +189,23 @@ class _Reader:
         """A comparison of cells with themselves says nothing."""
         for name in ("than", "base", "other", "less_than"):
             other = getattr(expect, name, None)
-            if isinstance(other, dict) and all(where.get(k) == (v,) for k, v in other.items()):
-                key = type(expect).model_fields[name].alias or name
+            if not isinstance(other, dict):
+                continue
+            key = type(expect).model_fields[name].alias or name
+            if all(where.get(k) == (v,) for k, v in other.items()):
                 self.complain("names the cells of where themselves", "expect", key)
-            elif isinstance(other, dict) and expect.best_over in other:
-                key = type(expect).model_fields[name].alias or name
+            elif expect.best_over in other:
                 self.complain(f"sets {expect.best_over}, which best_over chooses", "expect", key)
+
+
+def _keys(form: type[Form]) -> list[str]:
+    return [field.alias or name for name, field in form.model_fields.items()]
 
 
 def _which_form(given: dict[str, Any], leads: list[str]) -> str:
     if leads:
         return f"{' and '.join(leads)} are two claims; write one for each"
-    near = [found[0] for key in given if (found := get_close_matches(key, FORMS, n=1))]
+    near = [alike[0] for key in given if (alike := get_close_matches(key, FORMS, n=1))]
     hint = f"; did you mean {near[0]}?" if near else ""
     return f"says nothing to expect; write one of {', '.join(FORMS)}{hint}"
 
@@ -205,17 +214,17 @@ def _faults(
     error: ValidationError, form: type[Form], lead: str
 ) -> list[tuple[tuple[str, ...], str]]:
     """(path, plain words), one a key."""
-    found: dict[tuple[str, ...], str] = {}
+    problems: dict[tuple[str, ...], str] = {}
     for fault in error.errors():
         key = str(fault["loc"][0]) if fault["loc"] else lead
-        names = [field.alias or name for name, field in form.model_fields.items()]
         nested = [str(step) for step in fault["loc"][1:] if step in WANTED]
         inner = nested[-1] if nested else key
         value, kind = fault["input"], fault["type"]
         path = (key, inner) if nested else (key,)
         own: Any = fault.get("ctx", {}).get("error")
         if kind == "extra_forbidden":
-            problem = _unknown(str(fault["loc"][-1]), names if len(fault["loc"]) == 1 else METRICS)
+            keys = _keys(form) if len(fault["loc"]) == 1 else METRICS
+            problem = _unknown(str(fault["loc"][-1]), keys)
         elif kind == "missing":
             missing = str(fault["loc"][-1])
             path = path[:1] if nested else ()
@@ -228,11 +237,8 @@ def _faults(
             problem = _misspelt(value, WORDS[inner], inner)
         else:
             problem = f"{_written(value)} does not fit; write {WANTED[inner]}"
-        found.setdefault(path, problem)
-    return list(found.items())
-
-
-METRICS = tuple(dict.fromkeys([*LayerMetric.model_fields, *LabMetric.model_fields]))
+        problems.setdefault(path, problem)
+    return list(problems.items())
 
 
 def _misspelt(word: str, words: Sequence[str], noun: str) -> str:
@@ -251,3 +257,54 @@ def _unknown(key: str, keys: Sequence[str]) -> str:
 def _written(value: Any) -> str:
     value = list(value) if isinstance(value, tuple) else value
     return short(".nan" if value != value else "an empty value" if value is None else show(value))
+
+
+FILE = "claims.json"
+BEFORE, AFTER = "stated before", "added after"
+
+
+def claim_hash(claim: Claim) -> str:
+    """SHA-256 of what the claim says, where and what it expects; its id and source may change."""
+    meaning = claim.model_dump(mode="json", include={"says", "where", "expect"})
+    text = json.dumps(meaning, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return sha256(text.encode()).hexdigest()
+
+
+def claims_hash(claims: Sequence[Claim]) -> str:
+    """SHA-256 of all claims, whatever their order."""
+    return sha256("".join(sorted(map(claim_hash, claims))).encode()).hexdigest()
+
+
+def record_claims(sweep: Path, claims: Sequence[Claim], now: datetime) -> None:
+    """Keep when each claim was first seen, and how many runs had rows by then.
+
+    Call it before the first run starts. Entries stay for good: a claim that changes is a new one.
+    """
+    seen = {entry["sha256"]: entry for entry in _entries(sweep)}
+    begun = sum(1 for _ in sweep.glob("runs/*/steps.csv"))
+    for claim in claims:
+        digest = claim_hash(claim)
+        first = {"sha256": digest, "first_seen": now.isoformat(timespec="seconds")}
+        entry = seen.get(digest, {**first, "runs_begun": begun})
+        seen[digest] = {**entry, "id": claim.id}
+    value = {"schema": 1, "sha256": claims_hash(claims), "claims": list(seen.values())}
+    write_whole(sweep / FILE, strict_json(value))
+
+
+def stated(sweep: Path, claims: Sequence[Claim]) -> dict[str, str]:
+    """'stated before' or 'added after' the first run, by the claim's id.
+
+    A claim that was never recorded counts as added after.
+    """
+    before = {entry["sha256"] for entry in _entries(sweep) if entry["runs_begun"] == 0}
+    return {claim.id: BEFORE if claim_hash(claim) in before else AFTER for claim in claims}
+
+
+def _entries(sweep: Path) -> list[dict[str, Any]]:
+    """The whole entries of claims.json; none where it is missing or damaged."""
+    try:
+        value = json.loads((sweep / FILE).read_text(encoding="utf-8"))
+        entries = value["claims"]
+        return [e for e in entries if isinstance(e["sha256"], str) and type(e["runs_begun"]) is int]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return []

@@ -43,9 +43,13 @@ def claims_sheets(sweep: str, results: Sequence[ClaimResult]) -> list[Sheet]:
             Column("in", [result.text for result in results], wraps=True),
             Column("stated", [result.stated for result in results], rank=2, wraps=True),
             Column(
-                "says", [_line(result.says) for result in results], rank=1, wraps=True, readable=24
+                "says",
+                [one_line(result.says) for result in results],
+                rank=1,
+                wraps=True,
+                readable=24,
             ),
-            Column("source", [_line(result.source) for result in results], rank=3, wraps=True),
+            Column("source", [one_line(result.source) for result in results], rank=3, wraps=True),
         ],
         [tally(results), LEGEND],
         whole="--json",
@@ -59,12 +63,12 @@ def claims_sheets(sweep: str, results: Sequence[ClaimResult]) -> list[Sheet]:
             Column("claim", [result.id for result, _ in pairs]),
             Column("cell", [_cell_text(cell) for _, cell in pairs], wraps=True),
             Column("outcome", [cell.outcome for _, cell in pairs]),
-            Column("measured", [_line(cell.words) for _, cell in pairs], wraps=True),
+            Column("measured", [one_line(cell.words) for _, cell in pairs], wraps=True),
             Column("steps", [cell.steps for _, cell in pairs], number=True, rank=2),
             Column("missing", [str(len(c.missing) or "") for _, c in pairs], number=True, rank=1),
         ],
         [
-            _line(f"missing in {result.id}, {_cell_text(cell)}: {'; '.join(cell.missing)}")
+            one_line(f"missing in {result.id}, {_cell_text(cell)}: {'; '.join(cell.missing)}")
             for result, cell in pairs
             if cell.missing
         ],
@@ -84,31 +88,20 @@ def _cell_text(cell: CellResult) -> str:
     return ", ".join(named) or "all"
 
 
-def _line(text: str) -> str:
-    return one_line(text)
-
-
 def _record(result: ClaimResult) -> dict[str, Any]:
-    return {
-        "id": result.id,
-        "says": result.says,
-        "source": result.source,
-        "stated": result.stated,
-        "outcome": result.outcome,
-        "adjusted": result.adjusted,
-        "p": result.p,
-        "p_adjusted": result.p_adjusted,
-        "text": result.text,
+    claim = (
+        "id", "says", "source", "stated", "outcome", "adjusted", "p", "p_adjusted", "text",
+    )  # fmt: skip
+    return {name: getattr(result, name) for name in claim} | {
         "cells": [
             {
-                "settings": {key: value for key, value in cell.settings.items()},
+                "settings": cell.settings,
                 "steps": cell.steps,
                 "outcome": cell.outcome,
-                "hits": cell.finding.hits,
-                "of": cell.finding.of,
-                "estimate": cell.finding.estimate,
-                "low": cell.finding.low,
-                "high": cell.finding.high,
+                **{
+                    name: getattr(cell.finding, name)
+                    for name in ("hits", "of", "estimate", "low", "high")
+                },
                 "text": cell.words,
                 "missing": cell.missing,
             }

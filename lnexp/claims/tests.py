@@ -5,7 +5,7 @@ Every interval is at 95 %; a test on one side of it is at 2.5 %.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import exp, inf, isfinite, log, sqrt
+from math import exp, inf, isfinite, isnan, log, sqrt
 from statistics import NormalDist, fmean, stdev
 from typing import Literal
 
@@ -123,12 +123,8 @@ def within(differences: Sequence[float], margin: float) -> Finding:
 
 def _median(values: Sequence[float]) -> float | None:
     """The middle value; between -inf and inf there is none."""
-    if not values:
-        return None
-    ranked = sorted(values)
-    low, high = ranked[(len(ranked) - 1) // 2], ranked[len(ranked) // 2]
-    middle = low if low == high else low / 2 + high / 2
-    return middle if middle == middle else None
+    middle = median(np.array(values))
+    return None if middle is None or isnan(middle) else middle
 
 
 def between(slopes: Sequence[float], low_end: float, high_end: float) -> Finding:
@@ -206,17 +202,17 @@ class Spread:
 
 def spread(values: Iterable[float | None], ratios: bool = False) -> Spread:
     """None: not measured. Ratios of which one is 0 have no logarithm: their mean is plain."""
-    every = list(values)
-    known = [value for value in every if value is not None]
+    runs = list(values)
+    known = [value for value in runs if value is not None]
     finite = [float(value) for value in known if isfinite(value)]
     if not finite:
-        return Spread(0, len(every), nonfinite=len(known))
+        return Spread(0, len(runs), nonfinite=len(known))
     logs = ratios and all(value > 0 for value in finite)
     mean, low, high = mean_interval([log(v) for v in finite] if logs else finite)
     ends = [None if end is None else exp(end) if logs else end for end in (mean, low, high)]
     return Spread(
         len(finite),
-        len(every),
+        len(runs),
         *ends,
         median=median(np.array(finite)),
         smallest=min(finite),
@@ -227,7 +223,6 @@ def spread(values: Iterable[float | None], ratios: bool = False) -> Spread:
 
 def mean_interval(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
     """Mean and 95 % t interval, as claims have them; of one value no interval."""
-    found = between(values, -inf, inf)
-    if len(values) < 2:
-        return found.estimate, None, None
-    return found.estimate, found.low, found.high
+    finding = between(values, -inf, inf)
+    several = len(values) > 1
+    return finding.estimate, finding.low if several else None, finding.high if several else None

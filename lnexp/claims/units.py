@@ -15,7 +15,7 @@ from lnexp.config.sweep import Point
 from lnexp.messages import amount
 from lnexp.results.run_folder import DEFAULTS, FIGURES
 from lnexp.results.statistics import median
-from lnexp.results.tables import column
+from lnexp.results.tables import column, python_values
 
 Seed = tuple[int, int]  # of initialisation and data
 ENDS = ("end_loss", "end_gap")  # a run that went non-finite has no end: it ranks worst
@@ -57,33 +57,33 @@ def runs_of(frame: pd.DataFrame, sweep: str) -> list[Run]:
     """
     frame = frame.loc[frame["sweep"] == sweep]
     texts = {
-        name: _plain(column(frame, name))
+        name: python_values(column(frame, name))
         for name in ("run", "folder", "seed_init", "seed_data", "status", "verdict", "cause")
     }
-    settings = {key: _plain(column(frame, key)) for key in DEFAULTS}
+    settings = {key: python_values(column(frame, key)) for key in DEFAULTS}
     usual = {key: _usual(values, DEFAULTS[key]) for key, values in settings.items()}
-    figures = {name: _plain(column(frame, name)) for name in FIGURES}
-    found = []
+    figures = {name: python_values(column(frame, name)) for name in FIGURES}
+    runs = []
     for i in range(len(frame)):
         own = {k: usual[k] if v[i] is None else v[i] for k, v in settings.items()}
-        said = {name: values[i] for name, values in texts.items()}
-        found.append(
+        text = {name: values[i] for name, values in texts.items()}
+        runs.append(
             Run(
-                name=said["run"],
-                folder=Path(said["folder"] or ""),
-                seed=(said["seed_init"], said["seed_data"]),
+                name=text["run"],
+                folder=Path(text["folder"] or ""),
+                seed=(text["seed_init"], text["seed_data"]),
                 settings=own,
                 canonical=canonical(own),
-                status=said["status"],
-                verdict=said["verdict"] or "",
-                causes=tuple(filter(None, (said["cause"] or "").split("; "))),
+                status=text["status"],
+                verdict=text["verdict"] or "",
+                causes=tuple(filter(None, (text["cause"] or "").split("; "))),
                 figures={
                     name: None if values[i] is None else float(values[i])
                     for name, values in figures.items()
                 },
             )
         )
-    return found
+    return runs
 
 
 def planned(points: Sequence[Point]) -> list[Run]:
@@ -100,17 +100,6 @@ def planned(points: Sequence[Point]) -> list[Run]:
             figures={"end_loss": 0.0},
         )
         for point in points
-    ]
-
-
-def _plain(values: pd.Series) -> list[Any]:
-    """Python values; None for "not measured", NaN for a NaN."""
-    nullable = pd.api.types.is_extension_array_dtype(values.dtype)
-    empty = values.isna() if nullable or values.dtype == object else [False] * len(values)
-    items = values.astype(object).to_list()
-    return [
-        None if gone else getattr(item, "item", lambda v=item: v)()
-        for item, gone in zip(items, empty, strict=True)
     ]
 
 
@@ -146,12 +135,15 @@ def cells(runs: Sequence[Run], axes: Sequence[str]) -> list[list[Run]]:
     """Runs with the same values on the axes, in grid order."""
     groups: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
-        groups.setdefault(_on(run, axes), []).append(run)
+        groups.setdefault(tuple(hashable(run.settings[axis]) for axis in axes), []).append(run)
     return list(groups.values())
 
 
-def _on(run: Run, axes: Sequence[str]) -> tuple[Any, ...]:
-    return tuple(hashable(run.settings[axis]) for axis in axes)
+def by_seed(runs: Sequence[Run]) -> dict[Seed, list[Run]]:
+    groups: dict[Seed, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.seed, []).append(run)
+    return groups
 
 
 class Partners:
@@ -195,7 +187,7 @@ def tune(runs: Sequence[Run], axes: Sequence[str], key: str, seeds: Sequence[int
         return Tuned(
             [], rest, f"{amount(len(distinct), 'seed')}: none to choose {key}, or none to judge"
         )
-    kept: list[Run] = []
+    judging: list[Run] = []
     for group in cells(runs, rest):
         scores = {}
         for candidate in cells(group, [key]):
@@ -204,8 +196,10 @@ def tune(runs: Sequence[Run], axes: Sequence[str], key: str, seeds: Sequence[int
                 scores[hashable(candidate[0].settings[key])] = _score(ends)
         if scores:
             best = min(scores, key=lambda value: scores[value])
-            kept += [r for r in group if r.seed not in tuning and hashable(r.settings[key]) == best]
-    return Tuned(kept, rest, "" if kept else f"no tuning run has finished to choose {key}")
+            judging += [
+                r for r in group if r.seed not in tuning and hashable(r.settings[key]) == best
+            ]
+    return Tuned(judging, rest, "" if judging else f"no tuning run has finished to choose {key}")
 
 
 def _score(ends: Sequence[Any]) -> float:

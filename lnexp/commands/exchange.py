@@ -1,4 +1,5 @@
-"""lnexp export: results in the formats of other tools, from the CSVs alone."""
+"""lnexp export: results in the formats of other tools, from the CSVs alone; and lnexp import: a log
+of another tool as a run folder, so that verdicts and plots serve it."""
 
 import hashlib
 import json
@@ -18,8 +19,11 @@ from lnexp.files import strict_json, write_whole
 from lnexp.messages import UserError, amount, one_line, say
 from lnexp.results.load import load
 from lnexp.rows import Record
-from lnexp.runs.lock import locked
-from lnexp.runs.rundir import RunDir
+from lnexp.runs.rundir import RunDir, locked
+
+SWEEP = "imported"
+QUESTION = "Logs of other tools."
+AXIS = "data.path"  # the log's file: two logs never stand as two seeds of one setting
 
 
 def export(path: Path, to: str, out: Path | None) -> None:
@@ -42,21 +46,13 @@ def export(path: Path, to: str, out: Path | None) -> None:
         print(file)
 
 
-# lnexp import: a log of another tool as a run folder, so that verdicts and plots serve it.
-
-
-SWEEP = "imported"
-QUESTION = "Logs of other tools."
-AXIS = "data.path"  # the log's file: two logs never stand as two seeds of one setting
-
-
 def import_(
     path: Path, out: Path, name: str, wishes: Sequence[str], baseline: float | None, force: bool
 ) -> None:
     if baseline is not None and not (isfinite(baseline) and baseline > 0):
         raise UserError(f"--baseline {baseline:g}: write a loss in nats, such as 3.25")
     log = read_log(path)
-    made = as_rows(path, log, _wishes(wishes))
+    imported = as_rows(path, log, _wishes(wishes))
     run = name or _name(path)
     if why := wrong_name(run):
         raise UserError(f"{run}: {why}; write --name RUN")
@@ -69,28 +65,30 @@ def import_(
         shutil.rmtree(folder, ignore_errors=True)
         others = [point for point in points["runs"] if point["run"] != run]
         again = any(point["settings"].get(AXIS) == str(path) for point in others)
-        told = {AXIS: f"{path} ({run})" if again else str(path)}
-        _write(folder, path, log, made, baseline, told[AXIS])
-        entry = {"run": run, "seed_init": 0, "seed_data": 0, "settings": told}
+        label = f"{path} ({run})" if again else str(path)
+        _write(folder, path, log, imported, baseline, label)
+        entry = {"run": run, "seed_init": 0, "seed_data": 0, "settings": {AXIS: label}}
         write_whole(sweep / "points.json", strict_json({**points, "runs": [*others, entry]}))
         write_whole(sweep / "sweep.yaml", dump({"name": SWEEP, "question": QUESTION}))
-    for note in _notes(made):
+    columns = ", ".join(f"{ours}={theirs}" for ours, theirs in imported.columns.items())
+    unused = [f"not used: {', '.join(imported.unused)}"] if imported.unused else []
+    for note in (f"read {columns}", *unused, *imported.notes):
         say(one_line(f"note: {note}"))
     row = load(folder).runs.iloc[0]
     evidence = f": {row['evidence']}" if row["evidence"] else ""
     print(folder)
-    print(one_line(f"{amount(len(made.rows), 'row')}, {row['verdict']}{evidence}"))
+    print(one_line(f"{amount(len(imported.rows), 'row')}, {row['verdict']}{evidence}"))
 
 
 def _wishes(words: Sequence[str]) -> dict[str, str]:
     """['loss=train/loss'] -> {'loss': 'train/loss'}"""
-    found = {}
+    names = {}
     for word in words:
         ours, equals, theirs = word.partition("=")
         if not (ours and equals and theirs):
             raise UserError(f"--map {word}: write OURS=THEIRS, such as --map loss=train/loss")
-        found[ours] = theirs
-    return found
+        names[ours] = theirs
+    return names
 
 
 def _name(path: Path) -> str:
@@ -118,13 +116,13 @@ def _points(sweep: Path) -> dict[str, Any]:
 
 
 def _write(
-    folder: Path, path: Path, log: Log, made: Imported, baseline: float | None, told: str
+    folder: Path, path: Path, log: Log, imported: Imported, baseline: float | None, label: str
 ) -> None:
     """Of the model and its settings only what the log says: a learning rate."""
-    rates = [row.lr for row in made.rows if row.lr is not None and isfinite(row.lr)]
+    rates = [row.lr for row in imported.rows if row.lr is not None and isfinite(row.lr)]
     config = {
         "imported": {"file": str(path), "format": log.format},
-        "data": {"path": told},
+        "data": {"path": label},
         **({"train": {"lr": max(rates)}} if rates else {}),
         "seed": {"init": 0, "data": 0},
     }
@@ -135,15 +133,15 @@ def _write(
             "file": str(path),
             "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
             "format": log.format,
-            "columns": made.columns,
-            "unused": made.unused,
-            "notes": made.notes,
+            "columns": imported.columns,
+            "unused": imported.unused,
+            "notes": imported.notes,
         },
         "h1": baseline,
     }
-    first, last = made.rows[0].step, made.rows[-1]
+    first, last = imported.rows[0].step, imported.rows[-1]
     with RunDir(folder).begin(dump(config), env) as run:
-        for row in made.rows:
+        for row in imported.rows:
             run.write(Record(row))
     status = {
         "schema": 1,
@@ -152,9 +150,3 @@ def _write(
         "seconds": last.seconds,
     }
     write_whole(folder / "status.json", strict_json(status))
-
-
-def _notes(made: Imported) -> list[str]:
-    read = ", ".join(f"{ours}={theirs}" for ours, theirs in made.columns.items())
-    unused = [f"not used: {', '.join(made.unused)}"] if made.unused else []
-    return [f"read {read}", *unused, *made.notes]

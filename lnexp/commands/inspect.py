@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from torch import nn
 
 from lnexp.files import strict_json
@@ -16,6 +15,7 @@ from lnexp.inspect.model import concerns, inspected
 from lnexp.inspect.show import in_words
 from lnexp.messages import UserError, short
 from lnexp.runs.trained import untrained
+from lnexp.terminal.sheet import display
 from lnexp.train.optim import names_in_order
 
 Example = tuple[Any, ...] | None
@@ -27,53 +27,53 @@ def inspect(model: str, checkpoint: Path | None, as_json: bool) -> None:
     example: Example = None
     order: list[str] = []
     if folder.is_dir():
-        made = untrained(folder)
-        order = names_in_order(made)
+        module = untrained(folder)
+        order = names_in_order(module)
         if checkpoint is None and (folder / "checkpoint.pt").is_file():
             checkpoint = folder / "checkpoint.pt"
     else:
-        made, example = _called(model)
+        module, example = _called(model)
     saved = None
     if checkpoint is not None:
-        shapes = {name: tensor.shape for name, tensor in made.state_dict().items()}
+        shapes = {name: tensor.shape for name, tensor in module.state_dict().items()}
         saved = matched(checkpoint, read_checkpoint(checkpoint), shapes)
-    found = inspected(made, example, saved, order)
+    facts = inspected(module, example, saved, order)
     trained = bool(saved and saved.tensors)
-    found |= {
+    facts |= {
         "model": model,
         "checkpoint": str(checkpoint or ""),
-        "warnings": concerns(found, trained),
+        "warnings": concerns(facts, trained),
     }
     if as_json:
-        print(strict_json(found), end="")
+        print(strict_json(facts), end="")
     else:
-        Console(highlight=False).print(in_words(found))
+        display(in_words(facts))
 
 
 def _called(words: str) -> tuple[nn.Module, Example]:
     """'module:callable' -> what it returns: a model, or a model and the inputs of a forward."""
-    module, colon, name = words.partition(":")
-    if not (module and colon and name):
+    file, colon, name = words.partition(":")
+    if not (file and colon and name):
         raise UserError(
             f"{words}: neither a run folder nor module:callable, such as my_model:build"
         )
     sys.path.insert(0, os.getcwd())
     try:
-        made: Any = importlib.import_module(module)
+        model: Any = importlib.import_module(file)
         for part in name.split("."):
-            made = getattr(made, part)
-        made = made() if not isinstance(made, nn.Module) else made
+            model = getattr(model, part)
+        model = model if isinstance(model, nn.Module) else model()
     except Exception as problem:  # anybody's code may fail in any way
         if os.environ.get("LNEXP_DEBUG") == "1":
             raise
-        said = short(f"{type(problem).__name__}: {problem}", 160)
-        raise UserError(f"{words}: {said} (LNEXP_DEBUG=1 shows where)") from None
+        why = short(f"{type(problem).__name__}: {problem}", 160)
+        raise UserError(f"{words}: {why} (LNEXP_DEBUG=1 shows where)") from None
     finally:
         sys.path.remove(os.getcwd())
     example: Example = None
-    if isinstance(made, tuple) and len(made) == 2:
-        made, given = made
+    if isinstance(model, tuple) and len(model) == 2:
+        model, given = model
         example = given if isinstance(given, tuple) else (given,)
-    if not isinstance(made, nn.Module):
-        raise UserError(f"{words}: gave {type(made).__name__}, not a torch.nn.Module")
-    return made, example
+    if not isinstance(model, nn.Module):
+        raise UserError(f"{words}: gave {type(model).__name__}, not a torch.nn.Module")
+    return model, example

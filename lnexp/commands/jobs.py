@@ -1,4 +1,4 @@
-"""How many runs at a time, and where."""
+"""How many runs at a time and where, and commands that may be interrupted and called again."""
 
 import os
 from collections.abc import Callable
@@ -9,6 +9,9 @@ from lnexp.messages import UserError, say
 
 if TYPE_CHECKING:
     from lnexp.runs.local import Executor
+
+INTERRUPTED = 130  # the exit code after Ctrl-C
+P = ParamSpec("P")
 
 
 def workers(jobs: str) -> int:
@@ -21,7 +24,7 @@ def workers(jobs: str) -> int:
     return int(jobs)
 
 
-def executor(name: str, address: str, gpus_per_run: float, jobs: str) -> "Executor":
+def named_executor(name: str, address: str, gpus_per_run: float, jobs: str) -> "Executor":
     """--executor local or ray."""
     if name == "local":
         for option, given in (("--address", address), ("--gpus-per-run", gpus_per_run)):
@@ -41,22 +44,15 @@ def executor(name: str, address: str, gpus_per_run: float, jobs: str) -> "Execut
     return cluster(address, gpus_per_run, None if jobs == "auto" else workers(jobs))
 
 
-# Commands that may be interrupted and called again.
-
-
-INTERRUPTED = 130
-P = ParamSpec("P")
-
-
 def resumable(command: Callable[P, int]) -> Callable[P, int]:
     """Ctrl-C ends it with its own exit code and one sentence."""
 
     @wraps(command)
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> int:
+    def until_interrupted(*args: P.args, **kwargs: P.kwargs) -> int:
         try:
             return command(*args, **kwargs)
         except KeyboardInterrupt:
             say("interrupted: what is finished is kept; the same command goes on")
             return INTERRUPTED
 
-    return guarded
+    return until_interrupted

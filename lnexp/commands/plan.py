@@ -1,20 +1,25 @@
-"""A plan in the terminal."""
+"""lnexp plan: what would run, without training: as plain data, and in the terminal."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from lnexp.claims.judge import undecidable
-from lnexp.config.shipped import find
+from lnexp.config.names import find
 from lnexp.config.sweep import Sweep, load_sweep
 from lnexp.files import plain, strict_json
-from lnexp.messages import amount, one_line
+from lnexp.messages import UserError, amount, one_line
+from lnexp.model.check import peak_bytes, step_flops
 from lnexp.results.axes import short_key, value_text
+from lnexp.runs.forecast import Stopwatch
+from lnexp.runs.local import share
 from lnexp.runs.plan import Plan, PlannedRun, make_plan, placed
-from lnexp.terminal.sheet import Column, Sheet
+from lnexp.terminal.sheet import Column, Sheet, significant
+from lnexp.train.blocks import recomputes
 
 Weight = tuple[str, str, str]  # name, shape, std
 MOST = 20  # lines of combinations
@@ -22,8 +27,155 @@ MOST = 20  # lines of combinations
 SHOWN = (
     "model.placement", "model.residual", "model.depth", "model.width", "train.precision",
 )  # fmt: skip
-TOLD = ("model.placement", "model.residual", "model.depth", "model.width", "model.init")
+TITLED = ("model.placement", "model.residual", "model.depth", "model.width", "model.init")
 UNITS = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
+
+
+def plan(configs: list[str], overrides: Sequence[str], as_json: bool) -> None:
+    described = [describe(plan) for plan in plans(configs, overrides)]
+    if as_json:
+        print(strict_json(described), end="")
+        return
+    for values in described:
+        print_plan(values)
+
+
+def plans(configs: list[str], overrides: Sequence[str]) -> list[Plan]:
+    """The plans of all configs, each checked whole. Raises UserError with all problems."""
+    problems: list[str] = []
+    planned: list[Plan] = []
+    for path in find(configs):
+        try:
+            planned.append(make_plan(load_sweep(path, overrides)))
+        except UserError as error:
+            problems += error.problems
+    firsts: dict[str, Sweep] = {}
+    for sweep in (plan.sweep for plan in planned):
+        first = firsts.setdefault(sweep.name.casefold(), sweep)
+        if first.path != sweep.path:
+            named = (
+                f"are both named {sweep.name}"
+                if first.name == sweep.name
+                else f"are named {first.name} and {sweep.name}: one folder where the case of "
+                "letters does not count"
+            )
+            problems.append(
+                f"{first.path} and {sweep.path} {named}; write a name: of its own in one of them"
+            )
+    if problems:
+        raise UserError(*problems)
+    return planned
+
+
+# As plain data.
+
+
+def describe(plan: Plan) -> dict[str, Any]:
+    """An architecture once however many points share it."""
+    groups: dict[tuple, list[PlannedRun]] = {}
+    for run in plan.runs:
+        c = run.config
+        key = (c.model, len(run.corpus.vocabulary), c.train.batch_size, c.train.optimizer)
+        key += (c.train.precision, c.train.steps, c.train.threads, c.train.compile)
+        groups.setdefault((*key, c.measure.level), []).append(run)
+    axes = _distinctive(plan.sweep.axes, list(groups.values()))
+    models, stopwatch = [], Stopwatch()
+    for runs in groups.values():
+        config, architecture = runs[0].config, runs[0].architecture
+        flops = step_flops(config, len(runs[0].corpus.vocabulary))
+        models.append(
+            {
+                "depth": config.model.depth,
+                "width": config.model.width,
+                "placement": config.model.placement,
+                "residual": config.model.residual,
+                "norm": config.model.norm,
+                "init": config.model.init,
+                "precision": config.train.precision,
+                "settings": {key: plain(runs[0].point.settings[key]) for key in axes},
+                "runs": len(runs),
+                "steps": config.train.steps,
+                "parameters": architecture.parameters,
+                "norm_parameters": architecture.norm_parameters,
+                "norms": [
+                    {"module": name, "kind": kind, "eps": eps, "parameters": count}
+                    for name, kind, eps, count in architecture.norms
+                ],
+                "init_std": [
+                    {"weight": name, "shape": list(shape), "std": std}
+                    for name, shape, std in architecture.init_std
+                ],
+                "flops_per_step": flops,
+                "flops": flops * config.train.steps * len(runs),
+                **_costs(plan, runs, stopwatch),
+            }
+        )
+    corpora = {run.corpus.sha256: run.corpus for run in plan.runs}
+    return {
+        "name": plan.sweep.name,
+        "question": plan.sweep.question,
+        "axes": {
+            key: [plain(value) for value in values] for key, values in plan.sweep.axes.items()
+        },
+        "combinations": _combinations(plan),
+        "runs": len(plan.runs),
+        "seeds": len({(r.config.seed.init, r.config.seed.data) for r in plan.runs}),
+        "notes": [*plan.notes, *undecidable(plan.sweep.claims, plan.sweep.points)],
+        "texts": [
+            {
+                "sha256": c.sha256,
+                "letters": len(c.vocabulary),
+                "training": len(c.train),
+                "validation": len(c.val),
+                "ln_v": c.ln_v,
+                "h1": c.h1,
+                "h2": c.h2,
+                "floor": c.floor,
+            }
+            for c in corpora.values()
+        ],
+        "models": models,
+    }
+
+
+def _distinctive(axes: Iterable[str], groups: list[list[PlannedRun]]) -> list[str]:
+    """The axes that tell these models apart: one value in each, not the same in all."""
+    distinctive = []
+    for key in axes:
+        values = [{repr(run.point.settings[key]) for run in runs} for runs in groups]
+        if all(len(one) == 1 for one in values) and len(set.union(*values)) > 1:
+            distinctive.append(key)
+    return distinctive
+
+
+def _combinations(plan: Plan) -> list[dict[str, Any]]:
+    """The different values that the axes take together, in grid order."""
+    settings = [run.point.settings for run in plan.runs]
+    distinct = {repr(one): one for one in settings}
+    return [{key: plain(value) for key, value in one.items()} for one in distinct.values()]
+
+
+def _costs(plan: Plan, runs: list[PlannedRun], stopwatch: Stopwatch) -> dict[str, Any]:
+    """Memory and time of runs of one model, one at a time."""
+    run = runs[0]
+
+    def memory(recompute: bool) -> int:
+        letters = len(run.corpus.vocabulary)
+        return placed(plan.sweep, lambda: peak_bytes(run.config, letters, recompute))
+
+    whole = memory(False)
+    recompute = recomputes(run.config, share(run.device, 1), lambda: whole)
+    pace = stopwatch.pace(run.config, run.corpus, run.device, recompute)
+    return {
+        "checkpointing": "each block" if recompute else "off",
+        "bytes": memory(True) if recompute else whole,
+        "bytes_without_checkpointing": whole,
+        "seconds_per_step": pace and pace.step,
+        "seconds": pace and len(runs) * pace.seconds(run.config),
+    }
+
+
+# In the terminal.
 
 
 def print_plan(plan: dict[str, Any], console: Console | None = None) -> None:
@@ -65,19 +217,18 @@ def _grid(plan: dict[str, Any]) -> Iterator[str]:
 def _cases(plan: dict[str, Any]) -> Iterator[str]:
     """Which values stand together, where not each stands with each: a line for all but the
     longest axis."""
-    found, axes = plan["combinations"], plan["axes"]
-    if len(found) == prod(map(len, axes.values())):
+    combinations, axes = plan["combinations"], plan["axes"]
+    if len(combinations) == prod(map(len, axes.values())):
         return
     longest = max(axes, key=lambda key: len(axes[key]))
-    held: dict[str, list[str]] = {}
-    for one in found:
-        rest = [f"{short_key(key)} {value_text(one[key])}" for key in axes if key != longest]
-        values = held.setdefault(", ".join(rest), [])
-        values.append(value_text(one[longest]))
-    yield f"  {amount(len(found), 'combination')}, not every value with every other:"
+    together: dict[str, list[str]] = {}
+    for case in combinations:
+        rest = [f"{short_key(key)} {value_text(case[key])}" for key in axes if key != longest]
+        together.setdefault(", ".join(rest), []).append(value_text(case[longest]))
+    yield f"  {amount(len(combinations), 'combination')}, not every value with every other:"
     lines = [
         f"    {f'{rest}: ' if rest else ''}{short_key(longest)} {', '.join(values)}"
-        for rest, values in held.items()
+        for rest, values in together.items()
     ]
     yield from lines[:MOST]
     if len(lines) > MOST:
@@ -91,7 +242,7 @@ def _title(model: dict[str, Any], depth: bool = True) -> str:
     words += [
         f"{short_key(key)} {value_text(value)}"
         for key, value in model["settings"].items()
-        if key not in TOLD
+        if key not in TITLED
     ]
     words.append(f"width {model['width']}")
     return ", ".join(words + [f"depth {model['depth']}"] * depth)
@@ -108,38 +259,32 @@ def _titles(models: list[dict[str, Any]]) -> str:
 
 
 def _models(models: list[dict[str, Any]]) -> Sheet:
-    def spare(name: str, rank: int) -> int:
-        """What is the same in every row may go."""
-        return rank if len({m[name] for m in models}) < 2 else 0
+    def column(head: str, text: Callable[[dict[str, Any]], str], rank: int = 0) -> Column:
+        return Column(head, [text(model) for model in models], number=True, rank=rank)
 
-    def column(head: str, form: Any, number: bool = True, rank: int = 0) -> Column:
-        return Column(head, [form(m) for m in models], number=number, rank=rank)
+    def spare(name: str, rank: int, number: bool = False) -> Column:
+        """What is the same in every row may go."""
+        values = [model[name] for model in models]
+        rank = rank if len(set(values)) < 2 else 0
+        return Column(name, list(map(value_text, values)), number=number, rank=rank)
 
     swept = [key for key in models[0]["settings"] if key not in SHOWN] if models else []
     return Sheet(
         "Models",
         [
-            *(
-                column(short_key(key), lambda m, k=key: value_text(m["settings"][k]), number=False)
-                for key in swept
-            ),
-            column("placement", lambda m: m["placement"], number=False, rank=spare("placement", 4)),
-            column(
-                "residual",
-                lambda m: value_text(m["residual"]),
-                number=False,
-                rank=spare("residual", 5),
-            ),
-            column("precision", lambda m: m["precision"], number=False, rank=spare("precision", 6)),
+            *(Column(short_key(k), [value_text(m["settings"][k]) for m in models]) for k in swept),
+            spare("placement", 4),
+            spare("residual", 5),
+            spare("precision", 6),
             column("depth", lambda m: str(m["depth"])),
-            column("width", lambda m: str(m["width"]), rank=spare("width", 3)),
+            spare("width", 3, number=True),
             column("runs", lambda m: str(m["runs"])),
             column("parameters", lambda m: f"{m['parameters']:,}"),
             column("in norms", lambda m: f"{m['norm_parameters']:,}", rank=2),
             column("FLOPs/step", lambda m: _scaled(m["flops_per_step"])),
             column("all FLOPs", lambda m: _scaled(m["flops"]), rank=7),
             column("memory", lambda m: f"{m['bytes'] / 2**20:,.0f} MiB", rank=1),
-            column("s/step", lambda m: _seconds(m["seconds_per_step"])),
+            column("s/step", lambda m: significant(m["seconds_per_step"], empty="")),
             column("time", lambda m: _time(m["seconds"])),
         ],
         [
@@ -153,10 +298,10 @@ def _models(models: list[dict[str, Any]]) -> Sheet:
 
 def _recomputed(models: list[dict[str, Any]]) -> Iterator[str]:
     if models:
-        kept = ", ".join(f"{m['bytes_without_checkpointing'] / 2**20:,.0f}" for m in models)
+        whole = ", ".join(f"{m['bytes_without_checkpointing'] / 2**20:,.0f}" for m in models)
         yield (
             f"{_titles(models)}: backward computes each block again (train.checkpointing); keeping "
-            f"what it made would take {kept} MiB"
+            f"what it made would take {whole} MiB"
         )
 
 
@@ -173,10 +318,6 @@ def _timing(models: list[dict[str, Any]]) -> Iterator[str]:
         )
 
 
-def _seconds(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}"
-
-
 def _time(seconds: float | None) -> str:
     """'45 s', '12 min', '3.5 h'"""
     if seconds is None:
@@ -188,28 +329,22 @@ def _time(seconds: float | None) -> str:
 
 
 def _norms(model: dict[str, Any]) -> str:
-    sizes: dict[tuple[str, float | None, int], int] = {}
-    for n in model["norms"]:
-        size = (n["kind"], n["eps"], n["parameters"])
-        sizes[size] = sizes.get(size, 0) + 1
-    return (
-        ", ".join(
-            f"{count} x {kind}, {'no eps' if eps is None else f'eps {value_text(eps)}'}, "
-            f"{parameters:,} parameters each"
-            for (kind, eps, parameters), count in sizes.items()
-        )
-        or "no norm"
+    alike = Counter((n["kind"], n["eps"], n["parameters"]) for n in model["norms"])
+    texts = (
+        f"{count} x {kind}, {'no eps' if eps is None else f'eps {value_text(eps)}'}, "
+        f"{parameters:,} parameters each"
+        for (kind, eps, parameters), count in alike.items()
     )
+    return ", ".join(texts) or "no norm"
 
 
-def _weights(model: dict[str, Any]) -> dict[Weight, int]:
+def _weights(model: dict[str, Any]) -> Counter[Weight]:
     """Kinds of weight and how many of each; the blocks share theirs."""
-    kinds: dict[Weight, int] = {}
-    for w in model["init_std"]:
-        parts = w["weight"].split(".")
+    kinds: Counter[Weight] = Counter()
+    for weight in model["init_std"]:
+        parts = weight["weight"].split(".")
         name = ".".join("*" if part.isdigit() else part for part in parts if part != "body")
-        key = (name, " x ".join(map(str, w["shape"])), f"{w['std']:.4g}")
-        kinds[key] = kinds.get(key, 0) + 1
+        kinds[name, " x ".join(map(str, weight["shape"])), f"{weight['std']:.4g}"] += 1
     return kinds
 
 
@@ -236,164 +371,3 @@ def _scaled(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value:g}"
-
-
-# lnexp plan: what would run, without training.
-
-
-if TYPE_CHECKING:
-    from lnexp.runs.forecast import Stopwatch
-
-
-def plans(configs: list[str], overrides: Sequence[str]) -> list[Plan]:
-    """The plans of all configs, each checked whole. Raises UserError with all problems."""
-    from lnexp.messages import UserError
-
-    problems: list[str] = []
-    made: list[Plan] = []
-    for path in find(configs):
-        try:
-            made.append(make_plan(load_sweep(path, overrides)))
-        except UserError as error:
-            problems += error.problems
-    kept: dict[str, Sweep] = {}
-    for item in made:
-        first = kept.setdefault(item.sweep.name.casefold(), item.sweep)
-        if first.path != item.sweep.path:
-            problems.append(
-                f"{first.path} and {item.sweep.path} {_named(first.name, item.sweep.name)}; "
-                "write a name: of its own in one of them"
-            )
-    if problems:
-        raise UserError(*problems)
-    return made
-
-
-def _named(one: str, other: str) -> str:
-    if one == other:
-        return f"are both named {one}"
-    return f"are named {one} and {other}: one folder where the case of letters does not count"
-
-
-def plan(configs: list[str], overrides: Sequence[str], as_json: bool) -> None:
-
-    made = plans(configs, overrides)
-    described = [describe(item) for item in made]
-    if as_json:
-        print(strict_json(described), end="")
-        return
-    for item in described:
-        print_plan(item)
-
-
-def telling(axes: Iterable[str], groups: list[list[PlannedRun]]) -> list[str]:
-    """The axes that tell these models apart: one value in each, not the same in all."""
-    found = []
-    for key in axes:
-        values = [{repr(run.point.settings[key]) for run in runs} for runs in groups]
-        if all(len(one) == 1 for one in values) and len(set.union(*values)) > 1:
-            found.append(key)
-    return found
-
-
-def combinations(item: Plan) -> list[dict[str, Any]]:
-    """The different values that the axes take together, in grid order."""
-    settings = [run.point.settings for run in item.runs]
-    distinct = {repr(one): one for one in settings}
-    return [{key: plain(value) for key, value in one.items()} for one in distinct.values()]
-
-
-def _costs(item: Plan, runs: list[PlannedRun], stopwatch: "Stopwatch") -> dict[str, Any]:
-    """Memory and time of runs of one model, one at a time."""
-    from lnexp.model.memory import peak_bytes
-    from lnexp.runs.local import share
-    from lnexp.train.blocks import recomputes
-
-    run = runs[0]
-
-    def memory(recompute: bool) -> int:
-        letters = len(run.corpus.vocabulary)
-        return placed(item.sweep, lambda: peak_bytes(run.config, letters, recompute))
-
-    kept = memory(False)
-    recompute = recomputes(run.config, share(run.device, 1), lambda: kept)
-    pace = stopwatch.pace(run.config, run.corpus, run.device, recompute)
-    return {
-        "checkpointing": "each block" if recompute else "off",
-        "bytes": memory(True) if recompute else kept,
-        "bytes_without_checkpointing": kept,
-        "seconds_per_step": pace and pace.step,
-        "seconds": pace and len(runs) * pace.seconds(run.config),
-    }
-
-
-def describe(item: Plan) -> dict:
-    """The plan as plain data, an architecture once however many points share it."""
-    from lnexp.model.check import step_flops
-    from lnexp.runs.forecast import Stopwatch
-
-    groups: dict[tuple, list[PlannedRun]] = {}
-    for run in item.runs:
-        c = run.config
-        key = (c.model, len(run.corpus.vocabulary), c.train.batch_size, c.train.optimizer)
-        key += (c.train.precision, c.train.steps, c.train.threads, c.train.compile)
-        groups.setdefault((*key, c.measure.level), []).append(run)
-    told = telling(item.sweep.axes, list(groups.values()))
-    models, stopwatch = [], Stopwatch()
-    for runs in groups.values():
-        config, vocabulary = runs[0].config, len(runs[0].corpus.vocabulary)
-        built = runs[0].architecture
-        flops = step_flops(config, vocabulary)
-        models.append(
-            {
-                "depth": config.model.depth,
-                "width": config.model.width,
-                "placement": config.model.placement,
-                "residual": config.model.residual,
-                "norm": config.model.norm,
-                "init": config.model.init,
-                "precision": config.train.precision,
-                "settings": {key: plain(runs[0].point.settings[key]) for key in told},
-                "runs": len(runs),
-                "steps": config.train.steps,
-                "parameters": built.parameters,
-                "norm_parameters": built.norm_parameters,
-                "norms": [
-                    {"module": name, "kind": kind, "eps": eps, "parameters": count}
-                    for name, kind, eps, count in built.norms
-                ],
-                "init_std": [
-                    {"weight": name, "shape": list(shape), "std": std}
-                    for name, shape, std in built.init_std
-                ],
-                "flops_per_step": flops,
-                "flops": flops * config.train.steps * len(runs),
-                **_costs(item, runs, stopwatch),
-            }
-        )
-    corpora = {run.corpus.sha256: run.corpus for run in item.runs}
-    return {
-        "name": item.sweep.name,
-        "question": item.sweep.question,
-        "axes": {
-            key: [plain(value) for value in values] for key, values in item.sweep.axes.items()
-        },
-        "combinations": combinations(item),
-        "runs": len(item.runs),
-        "seeds": len({(r.config.seed.init, r.config.seed.data) for r in item.runs}),
-        "notes": [*item.notes, *undecidable(item.sweep.claims, item.sweep.points)],
-        "texts": [
-            {
-                "sha256": c.sha256,
-                "letters": len(c.vocabulary),
-                "training": len(c.train),
-                "validation": len(c.val),
-                "ln_v": c.ln_v,
-                "h1": c.h1,
-                "h2": c.h2,
-                "floor": c.floor,
-            }
-            for c in corpora.values()
-        ],
-        "models": models,
-    }

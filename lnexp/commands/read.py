@@ -13,13 +13,64 @@ from lnexp.commands.jobs import INTERRUPTED
 from lnexp.messages import UserError, one_line
 from lnexp.results.load import Results, find_run, load
 from lnexp.results.runs_csv import is_locked
+from lnexp.terminal import summary
 from lnexp.terminal.live import ASCII_BARS, BARS, live
+from lnexp.terminal.sheet import display
 
 if TYPE_CHECKING:
     from lnexp.claims.judge import ClaimResult
 
 SECONDS = 1.0  # between two looks
 SHARE = 5  # reading takes at most one part in so many of the time
+
+
+def show(path: Path, formats: list[str], claims: bool, watch: bool) -> int:
+    """Exit code: 0 done, 130 interrupted while watching."""
+    asked = [*formats, *["claims"] * claims, *["watch"] * watch]
+    if len(formats) > 1 or (watch and len(asked) > 1):
+        raise UserError(f"--{' --'.join(asked)}: write one of them")
+    if watch:
+        return follow(path)
+    results = load(path)
+    if claims:
+        _show_claims(results, formats)
+        return 0
+    match formats:
+        case ["json"]:
+            print(summary.as_json(results), end="")
+        case ["csv"]:
+            print(summary.as_csv(results.runs), end="")
+        case ["tex"]:
+            print(summary.as_tex(results), end="")
+        case _:
+            print_tables(results)
+    return 0
+
+
+def _show_claims(results: Results, formats: list[str]) -> None:
+    from lnexp.claims.judge import judged
+    from lnexp.claims.show import claims_json
+
+    if formats not in ([], ["json"]):
+        raise UserError(f"--claims --{formats[0]}: claims are printed as a table or with --json")
+    claims = judged(results)
+    if formats:
+        print(claims_json(claims), end="")
+    elif claims:
+        print_claims(claims)
+    else:
+        print("no sweep here states a claim")
+
+
+def print_tables(results: Results) -> None:
+    display(summary.tables(results))
+
+
+def print_claims(results: "dict[str, list[ClaimResult]]") -> None:
+    if results:
+        from lnexp.claims.show import claims_table
+
+        display(claims_table(results))
 
 
 def follow(path: Path) -> int:
@@ -60,59 +111,6 @@ def can_print(letters: str, encoding: str) -> bool:
     except (UnicodeEncodeError, LookupError):
         return False
     return True
-
-
-def print_tables(results: Results) -> None:
-    from lnexp.terminal.summary import tables
-
-    Console(highlight=False).print(tables(results))
-
-
-def print_claims(results: "dict[str, list[ClaimResult]]") -> None:
-    if results:
-        from lnexp.claims.show import claims_table
-
-        Console(highlight=False).print(claims_table(results))
-
-
-def show(path: Path, formats: list[str], claims: bool, watch: bool) -> int:
-    """Exit code: 0 done, 130 interrupted while watching."""
-    from lnexp.terminal import summary
-
-    asked = [*formats, *["claims"] * claims, *["watch"] * watch]
-    if len(formats) > 1 or (watch and len(asked) > 1):
-        raise UserError(f"--{' --'.join(asked)}: write one of them")
-    if watch:
-        return follow(path)
-    results = load(path)
-    if claims:
-        _show_claims(results, formats)
-        return 0
-    match formats:
-        case ["json"]:
-            print(summary.as_json(results), end="")
-        case ["csv"]:
-            print(summary.as_csv(results.runs), end="")
-        case ["tex"]:
-            print(summary.as_tex(results), end="")
-        case _:
-            print_tables(results)
-    return 0
-
-
-def _show_claims(results: Results, formats: list[str]) -> None:
-    from lnexp.claims.judge import judged
-    from lnexp.claims.show import claims_json
-
-    if formats not in ([], ["json"]):
-        raise UserError(f"--claims --{formats[0]}: claims are printed as a table or with --json")
-    found = judged(results)
-    if formats:
-        print(claims_json(found), end="")
-    elif found:
-        print_claims(found)
-    else:
-        print("no sweep here states a claim")
 
 
 def plot(
@@ -191,4 +189,4 @@ def explain(path: Path, json: bool) -> None:
     if json:
         print(as_json(explanation), end="")
     else:
-        Console(highlight=False).print(in_words(explanation))
+        display(in_words(explanation))

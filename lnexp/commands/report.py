@@ -48,11 +48,11 @@ def _watch(path: Path, port: int) -> int:
     from lnexp.report.server import Served, serving
 
     remembered, served = Remembering(), Served()
-    told = set[str]()
+    notes = set[str]()
 
     def tell_once(text: str) -> None:  # the page is made again and again
-        if text not in told:
-            told.add(text)
+        if text not in notes:
+            notes.add(text)
             say(text)
 
     def look(last: str) -> str:

@@ -1,33 +1,35 @@
-"""Which runs of a plan a call of `lnexp run` trains, and how far."""
+"""lnexp run: which runs of a plan a call trains and how far, then what the CSVs say of them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from math import ceil
 from pathlib import Path
 
-from lnexp.claims.log import record_claims
+from lnexp.claims.parse import record_claims
 from lnexp.commands.jobs import resumable
 from lnexp.commands.plan import plans
+from lnexp.commands.training import Training
 from lnexp.lab.measure import measure
 from lnexp.messages import UserError, amount, say
 from lnexp.results.load import load
 from lnexp.results.verdicts import VERDICTS
-from lnexp.runs.execute import is_done, run_plan
+from lnexp.runs.execute import Earlier, earlier_runs
 from lnexp.runs.local import Executor
-from lnexp.runs.lock import locked
 from lnexp.runs.plan import Plan, PlannedRun, with_steps
-from lnexp.runs.rundir import Status, read_status
-from lnexp.runs.stop import Interruption, interruptible
-from lnexp.terminal.progress import Progress
+from lnexp.runs.rundir import locked
+from lnexp.runs.stop import interruptible
 
 RETRY = ("failed", "interrupted", "all")
+EXTENDABLE = tuple(verdict for verdict in VERDICTS if verdict != "nonfinite")
 
 
 @dataclass(frozen=True)
 class Choice:
+    """What the options say of which runs to train."""
+
     force: bool = False
     retry: str = "all"
     extend: str = ""  # verdicts, with commas
@@ -53,26 +55,16 @@ class Choice:
     def verdicts(self) -> list[str]:
         return self.extend.split(",") if self.extend else []
 
-    def of(self, plan: Plan, out: Path) -> list[PlannedRun]:
+    def of(self, plan: Plan, out: Path, earlier: Mapping[str, Earlier]) -> list[PlannedRun]:
+        """`earlier`: of each run's name."""
         if self.extend:
             return extended(plan, out, self.verdicts, self.steps)
-        runs = plan.folder(out) / "runs"
         return [
             run
             for run in plan.runs
-            if self.retry in ("all", ended_as(runs / run.name))
-            and (self.force or not is_done(run, runs / run.name))
+            if self.retry in ("all", earlier[run.name].ended_as)
+            and (self.force or not earlier[run.name].done)
         ]
-
-
-EXTENDABLE = tuple(verdict for verdict in VERDICTS if verdict != "nonfinite")
-
-
-def ended_as(folder: Path) -> str:
-    """finished, failed, interrupted; pending where the run never began."""
-    if status := read_status(folder):
-        return status.status
-    return "interrupted" if folder.exists() else "pending"
 
 
 def extended(plan: Plan, out: Path, verdicts: Sequence[str], steps: str) -> list[PlannedRun]:
@@ -125,9 +117,6 @@ def _target(steps: str, done: int) -> int:
     return ceil(factor * done)
 
 
-# lnexp run: train what is not done, then judge it from the CSVs.
-
-
 @resumable
 def run(
     configs: list[str],
@@ -143,101 +132,80 @@ def run(
     """Exit code: 0 done, 1 a run failed to execute or --check found a claim refuted, 130
     interrupted."""
     choice.check()
-    made = plans(configs, overrides)
-    todo = {plan.sweep.name: choice.of(plan, out) for plan in made}
-    for plan in made:
-        _announce(plan, out, todo[plan.sweep.name], choice)
+    planned = plans(configs, overrides)
+    earlier = {plan.sweep.name: earlier_runs(plan, out) for plan in planned}
+    todo = {p.sweep.name: choice.of(p, out, earlier[p.sweep.name]) for p in planned}
+    for plan in planned:
+        _announce(plan, out, todo[plan.sweep.name], choice, earlier[plan.sweep.name])
     if dry_run:
         for run in (run for runs in todo.values() for run in runs):
             print(run.name)
         return 0
-    failed, unmeasured = list[str](), list[str]()
+    unmeasured: list[str] = []
     with interruptible() as interruption, ExitStack() as locks:
-        for plan in made:  # all of them before run 1
+        for plan in planned:  # all of them before run 1
             locks.enter_context(locked(plan.folder(out)))
             if plan.sweep.claims:
                 record_claims(plan.folder(out), plan.sweep.claims, datetime.now())
-        for at, plan in enumerate(made):
-            work = todo[plan.sweep.name]
-            statuses = _train(
-                plan, out, work, jobs, choice.force, fail_fast, executor, interruption
+        training = Training(out, jobs, interruption, executor)
+        for at, plan in enumerate(planned):
+            statuses = training.train(
+                plan, todo[plan.sweep.name], force=choice.force, fail_fast=fail_fast
             )
-            failed += [name for name, s in statuses.items() if s.status == "failed"]
-            if failed and fail_fast:
-                made = made[: at + 1]
+            if training.failed and fail_fast:
+                planned = planned[: at + 1]
                 say("--fail-fast: a run failed, so the sweep ends here")
                 break
             unmeasured += measure(plan, out, jobs, statuses)
-    wrong = [claim for plan in made for claim in _judge(plan, out)]
+    wrong = [claim for plan in planned for claim in _judge(plan, out)]
     if wrong and check:
         say(f"--check: refuted: {', '.join(wrong)}")
-    if failed:
+    if failed := training.failed:
         count = amount(len(failed), "run")
         say(f"{count} failed; error.txt in each folder says why: {', '.join(failed)}")
     return 1 if failed or unmeasured or (wrong and check) else 0
 
 
-def _announce(plan: Plan, out: Path, todo: list[PlannedRun], choice: Choice) -> None:
-    for note in plan.notes:
-        say(f"note: {note}")
-    runs = plan.folder(out) / "runs"
-    held = {run.name for run in plan.runs}
-    dropped = sorted(p.name for p in runs.iterdir() if p.name not in held) if runs.is_dir() else []
-    if dropped:
-        count = amount(len(dropped), "run")
-        say(
-            f"note: {count} on disk, no longer in this config, stay as they are: "
-            + ", ".join(dropped)
-        )
-    chosen = {run.name for run in todo}
-    done = {
-        run.name: status
-        for run in plan.runs
-        if is_done(run, runs / run.name) and (status := read_status(runs / run.name))
-    }
-    again = len(done.keys() & chosen)
-    if choice.force and again:
-        say(f"note: --force trains {amount(again, 'finished run')} again, from step 0")
-    kept = {name: status for name, status in done.items() if name not in chosen}
-    timed = [name for name, status in kept.items() if status.status == "interrupted"]
-    if timed:
-        say(
-            f"note: {amount(len(timed), 'run')} used up train.max_seconds before the last step; a "
-            "larger one goes on"
-        )
-    steps = {run.name: run.config.train.steps for run in plan.runs}
-    longer = [s.steps_done for name, s in kept.items() if s.steps_done > steps[name]]
-    if longer:
-        say(
-            f"note: {amount(len(longer), 'run')} went further than the steps asked for, up to step "
-            f"{max(longer)}: tables and verdicts are of all their steps (-s name=... starts apart)"
-        )
-    what = f"{len(todo)} to extend" if choice.extend else f"{len(todo)} to train"
-    finished = len(kept) - len(timed)
-    say(f"{plan.sweep.name}: {amount(len(plan.runs), 'run')}, {finished} finished, {what}")
-
-
-def _train(
+def _announce(
     plan: Plan,
     out: Path,
     todo: list[PlannedRun],
-    jobs: int,
-    force: bool,
-    fail_fast: bool,
-    executor: Executor,
-    interruption: Interruption,
-) -> dict[str, Status]:
-    with Progress(plan.folder(out), len(plan.runs), todo, jobs) as progress:
-        return run_plan(
-            plan,
-            out,
-            executor=executor,
-            todo=todo,
-            force=force,
-            fail_fast=fail_fast,
-            watcher=progress,
-            interruption=interruption,
+    choice: Choice,
+    earlier: Mapping[str, Earlier],
+) -> None:
+    """What stands beside the runs to train, and how many there are."""
+    notes = list(plan.notes)
+    runs = plan.folder(out) / "runs"
+    names = {run.name for run in plan.runs}
+    dropped = sorted(p.name for p in runs.iterdir() if p.name not in names) if runs.is_dir() else []
+    if dropped:
+        count = amount(len(dropped), "run")
+        listed = ", ".join(dropped)
+        notes.append(f"{count} on disk, no longer in this config, stay as they are: {listed}")
+    chosen = {run.name for run in todo}
+    done = {name: run.status for name, run in earlier.items() if run.done and run.status}
+    again = len(done.keys() & chosen)
+    if choice.force and again:
+        notes.append(f"--force trains {amount(again, 'finished run')} again, from step 0")
+    resting = {name: status for name, status in done.items() if name not in chosen}
+    timed = [name for name, status in resting.items() if status.status == "interrupted"]
+    if timed:
+        notes.append(
+            f"{amount(len(timed), 'run')} used up train.max_seconds before the last step; a larger "
+            "one goes on"
         )
+    steps = {run.name: run.config.train.steps for run in plan.runs}
+    longer = [s.steps_done for name, s in resting.items() if s.steps_done > steps[name]]
+    if longer:
+        notes.append(
+            f"{amount(len(longer), 'run')} went further than the steps asked for, up to step "
+            f"{max(longer)}: tables and verdicts are of all their steps (-s name=... starts apart)"
+        )
+    for note in notes:
+        say(f"note: {note}")
+    what = f"{len(todo)} to extend" if choice.extend else f"{len(todo)} to train"
+    finished = len(resting) - len(timed)
+    say(f"{plan.sweep.name}: {amount(len(plan.runs), 'run')}, {finished} finished, {what}")
 
 
 def _judge(plan: Plan, out: Path) -> list[str]:
@@ -245,7 +213,6 @@ def _judge(plan: Plan, out: Path) -> list[str]:
     weights. Returns the refuted claims."""
     from lnexp.claims.judge import judged, refuted
     from lnexp.commands.read import print_claims, print_tables
-    from lnexp.results.load import load
 
     results = load(plan.folder(out))
     print_tables(results)

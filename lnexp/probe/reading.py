@@ -1,7 +1,5 @@
-"""How a quantity changes from block to block, and at which depth it would leave a number format.
-
-values[k - 1] is the k-th in the direction of travel: forward block k is block l = k, backward it is
-l = N + 1 - k, with N blocks in all.
+"""What the readings of a probe say: how a quantity changes from block to block, and at which depth
+it would leave a number format; and of each cell the spread of its figures over the seeds.
 """
 
 from collections import Counter
@@ -18,7 +16,7 @@ from lnexp.claims.units import runs_of
 from lnexp.probe.laws import Judged, by_cell, judge
 
 # unclear: neither law fits; "": too few positive readings.
-Law = Literal["exponential", "power", "flat", "unclear", ""]
+Form = Literal["exponential", "power", "flat", "unclear", ""]
 
 # Format -> its largest number, and the smallest that is not flushed to 0: fp16's subnormals are
 # kept, those of the others are not (train.flush_denormal).
@@ -30,16 +28,20 @@ FORMATS: dict[str, tuple[float, float]] = {
 ROUNDING = 1e-9  # of a block, in where a fit reaches a format's end
 DEEPEST = 10**6  # no depth above is predicted
 # Least change over all blocks, and least R2, of a law.
-LEAST_CHANGE: dict[Law, float] = {"exponential": log(10), "power": log(1.5)}
-LEAST_R2: dict[Law, float] = {"exponential": 0.9, "power": 0.8}
+LEAST_CHANGE: dict[Form, float] = {"exponential": log(10), "power": log(1.5)}
+LEAST_R2: dict[Form, float] = {"exponential": 0.9, "power": 0.8}
 BETTER = 0.5  # exponential: its squared residuals are below this share of the power law's
+
+
+# Along the blocks. values[k - 1] is the k-th in the direction of travel: forward block k is block
+# l = k, backward it is l = N + 1 - k, with N blocks in all.
 
 
 @dataclass(frozen=True)
 class Trend:
     """exponential: y = a g^k; power: y = a l^p; least squares in logarithms over all blocks."""
 
-    law: Law
+    law: Form
     rate: float | None = None  # g, or p
     r2: float | None = None
     start: float = 0.0  # ln a
@@ -75,41 +77,40 @@ def trend(values: Sequence[float | None], backward: bool = False) -> Trend:
     last = len(values) if backward else 0
     exponential = _fit("exponential", k, y, last)
     power = _fit("power", np.log(last + 1 - k if backward else k), y, last)
-    (left, one), (other, two) = exponential, power
-    found = [one] if left < BETTER * other else []
-    for fit in (*found, two):
-        if fit is not None:
-            return fit
+    if exponential[1] is not None and exponential[0] < BETTER * power[0]:
+        return exponential[1]
+    if power[1] is not None:
+        return power[1]
     moved = float(np.ptp(y)) >= LEAST_CHANGE["power"]
     return Trend("unclear" if moved else "flat")
 
 
-def _fit(law: Law, x: np.ndarray, y: np.ndarray, last: int) -> tuple[float, Trend | None]:
+def _fit(law: Form, x: np.ndarray, y: np.ndarray, last: int) -> tuple[float, Trend | None]:
     """Its squared residuals, and the trend, where the law is one of the data."""
     slope, start = (float(part) for part in np.polyfit(x, y, 1))
     left = float(((y - slope * x - start) ** 2).sum())
-    spread = float(((y - y.mean()) ** 2).sum())
-    r2 = 1 - left / spread if spread > 0 else 0.0
+    total = float(((y - y.mean()) ** 2).sum())
+    r2 = 1 - left / total if total > 0 else 0.0
     if r2 < LEAST_R2[law] or abs(slope) * float(np.ptp(x)) < LEAST_CHANGE[law]:
         return left, None
     return left, Trend(law, exp(slope) if law == "exponential" else slope, r2, start, last)
 
 
-def depths(values: Sequence[float | None], found: Trend) -> dict[str, int | None]:
+def depths(values: Sequence[float | None], fit: Trend) -> dict[str, int | None]:
     """Format -> the k of the first value beyond the format's largest number or below its smallest:
     measured, or else by the fit. None: below 10^6 there is none, or nothing tells."""
-    return {name: _depth(values, found, *limits) for name, limits in FORMATS.items()}
+    return {name: _depth(values, fit, *limits) for name, limits in FORMATS.items()}
 
 
 def _depth(
-    values: Sequence[float | None], found: Trend, largest: float, smallest: float
+    values: Sequence[float | None], fit: Trend, largest: float, smallest: float
 ) -> int | None:
     for block, value in enumerate(values, 1):
         if value is not None and not smallest <= value <= largest:  # a NaN is no number of it
             return block
-    if found.rate is None:
+    if fit.rate is None:
         return None
-    at = found.reaches(largest if found.grows else smallest)
+    at = fit.reaches(largest if fit.grows else smallest)
     if not isfinite(at) or at > DEEPEST:
         return None
     # A format's end may lie on a block to the bit, and its logarithm a rounding beside it.
@@ -118,20 +119,17 @@ def _depth(
 
 def _leading(values: Sequence[float | None]) -> list[float]:
     """Those from block 1 to the first that is not a positive, finite number."""
-    kept: list[float] = []
+    leading: list[float] = []
     for value in values:
         if value is None or not isfinite(value) or value <= 0:
             break
-        kept.append(value)
-    return kept
+        leading.append(value)
+    return leading
 
 
-# What lab/probe.csv says of each cell: a figure's spread over seeds, step by step, and the laws.
-#
-# A row is a mapping of ProbeRow's columns.
+# Over the seeds of a cell.
 
-
-Row = Mapping[str, Any]
+Row = Mapping[str, Any]  # a row of lab/probe.csv by ProbeRow's columns
 TRAVELS = ("forward", "backward")
 
 # Columns that are averaged over seeds; of factors in logarithms.
@@ -196,7 +194,7 @@ def profiles(
     runs: pd.DataFrame, sweep: str, axes: Sequence[str], rows: Sequence[Row], steps: Sequence[int]
 ) -> list[Profile]:
     """A cell without any reading has no moment."""
-    found = []
+    of_cells = []
     for cell, members in by_cell(runs_of(runs, sweep), axes):
         names = {run.name for run in members}
         here = [row for row in rows if row["run"] in names]
@@ -207,8 +205,8 @@ def profiles(
         ]
         fit = (here[0]["fit_from"], here[0]["fit_to"]) if here else None
         blocks = int(members[0].settings["model.depth"])
-        found.append(Profile(cell, len(members), blocks, fit, moments))
-    return found
+        of_cells.append(Profile(cell, len(members), blocks, fit, moments))
+    return of_cells
 
 
 def _moment(step: int, members: int, rows: Sequence[Row]) -> Moment:

@@ -9,7 +9,7 @@ from lnexp.messages import amount
 from lnexp.probe.laws import Judged
 from lnexp.probe.reading import FORMATS, Moment, Profile, Reach
 from lnexp.results.axes import setting_text, value_text
-from lnexp.terminal.sheet import Column, Sheet
+from lnexp.terminal.sheet import Column, Sheet, significant
 
 LEGEND = (
     "Means over the seeds [95 % t interval], of ratios and growth in logarithms; n/m: finite in n "
@@ -31,39 +31,34 @@ LAW_LEGEND = (
 )
 
 
-def figure(value: float | None, digits: int = 3) -> str:
-    """So many digits, or a power of ten."""
-    return "-" if value is None else f"{value:.{digits}g}"
-
-
-def spread_text(found: Spread, digits: int = 3) -> str:
+def spread_text(spread: Spread, digits: int = 3) -> str:
     """'0.522 [0.458, 0.586]', with 4/5 where one of five is not finite or not measured."""
-    if found.mean is None:
-        return f"not finite ({found.nonfinite}/{found.of})" if found.nonfinite else "-"
-    text = figure(found.mean, digits)
-    if found.low is not None and found.high is not None and found.low < found.high:
-        text += f" [{figure(found.low, digits)}, {figure(found.high, digits)}]"
-    return text if found.n == found.of else f"{text} {found.n}/{found.of}"
+    if spread.mean is None:
+        return f"not finite ({spread.nonfinite}/{spread.of})" if spread.nonfinite else "-"
+    text = significant(spread.mean, digits)
+    if spread.low is not None and spread.high is not None and spread.low < spread.high:
+        text += f" [{significant(spread.low, digits)}, {significant(spread.high, digits)}]"
+    return text + _some(spread)
+
+
+def _some(spread: Spread) -> str:
+    return "" if spread.n == spread.of else f" {spread.n}/{spread.of}"
 
 
 def _of(column: str, digits: int = 3) -> Callable[[Moment], str]:
     return lambda moment: spread_text(moment.spreads[column], digits)
 
 
-def _exponent(found: Spread) -> str:
-    """With three decimals: where nothing grows, what rounding leaves is 0.000."""
-    if found.mean is None:
-        return spread_text(found)
-    ends = f" [{found.low:.3f}, {found.high:.3f}]" if found.low is not None else ""
-    return f"{found.mean:.3f}{ends}" + (f" {found.n}/{found.of}" if found.n < found.of else "")
-
-
 def _fitted(exponent: str, r2: str) -> Callable[[Moment], str]:
+    """With three decimals: where nothing grows, what rounding leaves is 0.000."""
+
     def text(moment: Moment) -> str:
-        found = moment.spreads[exponent]
-        if found.mean is None:
-            return spread_text(found)
-        return f"{_exponent(found)}, R2 {figure(moment.spreads[r2].mean)}"
+        spread = moment.spreads[exponent]
+        if spread.mean is None:
+            return spread_text(spread)
+        ends = f" [{spread.low:.3f}, {spread.high:.3f}]" if spread.low is not None else ""
+        fit = f"R2 {significant(moment.spreads[r2].mean)}"
+        return f"{spread.mean:.3f}{ends}{_some(spread)}, {fit}"
 
     return text
 
@@ -71,26 +66,26 @@ def _fitted(exponent: str, r2: str) -> Callable[[Moment], str]:
 def _range(low: str, high: str) -> Callable[[Moment], str]:
     def text(moment: Moment) -> str:
         ends = moment.spreads[low].smallest, moment.spreads[high].largest
-        return "-" if None in ends else f"{figure(ends[0])} .. {figure(ends[1])}"
+        return "-" if None in ends else f"{significant(ends[0])} .. {significant(ends[1])}"
 
     return text
 
 
 def _effective(moment: Moment) -> str:
-    found = moment.spreads["effective_depth"]
-    if found.smallest is None or found.largest is None:
+    spread = moment.spreads["effective_depth"]
+    if spread.smallest is None or spread.largest is None:
         return ""
-    ends = dict.fromkeys((figure(found.smallest), figure(found.largest)))
-    some = f" {found.n}/{found.of}" if found.n < found.of else ""
-    return f"{' .. '.join(ends)}{some} ({moment.skipped} looked at)"
+    ends = dict.fromkeys((significant(spread.smallest), significant(spread.largest)))
+    return f"{' .. '.join(ends)}{_some(spread)} ({moment.skipped} looked at)"
 
 
-def _trend(travel: str) -> Callable[[Moment], str]:
-    return lambda moment: trend_text(moment.reach[travel])
-
-
-def _leaves(travel: str, kind: str) -> Callable[[Moment], str]:
-    return lambda moment: depth_text(moment.reach[travel], kind)
+def _reaches(travel: str) -> Iterator[tuple[str, Callable[[Moment], str]]]:
+    yield travel, lambda moment: trend_text(moment.reach[travel])
+    for kind in FORMATS:
+        yield (
+            f"  leaves {kind} at depth",
+            lambda moment, kind=kind: depth_text(moment.reach[travel], kind),
+        )
 
 
 # A row of a cell's table: its name, and what stands in a step's column.
@@ -117,10 +112,8 @@ ROWS: tuple[tuple[str, Callable[[Moment], str]], ...] = (
     ("largest attention score", _of("attn_logit_max")),
     ("LN-inert tokens, share", _of("eps_floor_fraction")),
     ("effective depth", _effective),
-    ("forward", _trend("forward")),
-    *((f"  leaves {kind} at depth", _leaves("forward", kind)) for kind in FORMATS),
-    ("backward", _trend("backward")),
-    *((f"  leaves {kind} at depth", _leaves("backward", kind)) for kind in FORMATS),
+    *_reaches("forward"),
+    *_reaches("backward"),
 )
 
 
@@ -128,9 +121,9 @@ def sheets(
     name: str, profiles: Sequence[Profile], laws: Sequence[Judged], steps: Sequence[int]
 ) -> Iterator[Sheet]:
     """One a cell, then that of the laws."""
-    for i, profile in enumerate(profiles):
-        last = i == len(profiles) - 1
-        yield cell_sheet(name, profile, steps, [LEGEND, REACH_LEGEND] if last else [])
+    for profile in profiles:
+        below = [LEGEND, REACH_LEGEND] if profile is profiles[-1] else []
+        yield cell_sheet(name, profile, steps, below)
     if laws:
         yield law_sheet(name, laws)
 
@@ -163,12 +156,12 @@ def trend_text(reach: Reach) -> str:
         listed = ", ".join(f"{n} {law or 'too few'}" for law, n in reach.laws.items())
         return f"seeds disagree: {listed}"
     share = f" in {reach.laws[reach.law]} of {sum(reach.laws.values())}" * (len(reach.laws) > 1)
-    fit = f"R2 {figure(reach.r2.mean)}"
+    fit = f"R2 {significant(reach.r2.mean)}"
     match reach.law:
         case "exponential":
-            return f"{figure(reach.rate.mean)}-fold a block{share}, {fit}"
+            return f"{significant(reach.rate.mean)}-fold a block{share}, {fit}"
         case "power":
-            return f"l^{figure(reach.rate.mean)}{share}, {fit}"
+            return f"l^{significant(reach.rate.mean)}{share}, {fit}"
         case law:
             return f"{law}{share}" if law else "-"
 
@@ -212,10 +205,11 @@ def _tolerance(law: Judged) -> str:
 
 
 def _measured(law: Judged) -> str:
-    found = law.finding
-    if found.estimate is None:
+    finding = law.finding
+    if finding.estimate is None:
         return f"- (0/{law.of})"
-    if found.of < 2:
-        return f"{figure(found.estimate)} (one seed)"
-    text = f"{figure(found.estimate)} [{figure(found.low)}, {figure(found.high)}]"
-    return text if found.of == law.of else f"{text} {found.of}/{law.of}"
+    if finding.of < 2:
+        return f"{significant(finding.estimate)} (one seed)"
+    ends = f"{significant(finding.low)}, {significant(finding.high)}"
+    some = "" if finding.of == law.of else f" {finding.of}/{law.of}"
+    return f"{significant(finding.estimate)} [{ends}]{some}"

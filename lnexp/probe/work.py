@@ -46,14 +46,14 @@ def probe_rows(plan: Plan, out: Path, steps: Sequence[int]) -> Iterator[ProbeRow
         status = read_status(path)
         if status is None or not (path / "layers.csv").is_file():
             continue
-        found, last = readings(path), max(steps)
+        read, last = readings(path), max(steps)
         for step in steps:
             # The weights at the end are those of the last step, unless the run once went further.
             skips = changes.get((run.name, "start")) if step == 0 else None
             if step == last and step > 0 and status.steps_done == last + 1:
                 skips = changes.get((run.name, "end"))
-            if step in found:
-                yield _row(run, status.steps_done, step, found[step], skips)
+            if step in read:
+                yield _row(run, status.steps_done, step, read[step], skips)
 
 
 def _row(
@@ -113,9 +113,9 @@ def _largest(values: Sequence[float]) -> float | None:
 
 def _changes(table: Path) -> dict[tuple[str, str], list[float]]:
     """(run, start or end) -> by how much the loss changes without each block."""
-    found: dict[tuple[str, str], list[float]] = {}
+    changes: dict[tuple[str, str], list[float]] = {}
     if table.is_file():
         with table.open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
-                found.setdefault((row["run"], row["at"]), []).append(float(row["change"]))
-    return found
+                changes.setdefault((row["run"], row["at"]), []).append(float(row["change"]))
+    return changes

@@ -3,11 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from typing import Any
 
-from lnexp.config.rules import WITHOUT_NORM
-
-Settings = dict[str, Any]  # dotted key -> value
+from lnexp.config.rules import Settings
+from lnexp.model.catalog import NORMS, OPTIMIZERS, PLACEMENTS
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ def _warmup(failure: Failure) -> Settings:
 
 
 def _adam_eps(failure: Failure) -> Settings:
-    if failure.settings["train.optimizer"] == "sgd":
+    if not OPTIMIZERS[failure.settings["train.optimizer"]].reads_betas:
         return {}
     eps = failure.settings["train.adam_eps"]
     return {"train.adam_eps": 1e-5 if eps < 1e-5 else 10 * eps}
@@ -70,14 +68,16 @@ def _adam_eps(failure: Failure) -> Settings:
 
 def _eps(failure: Failure) -> Settings:
     settings = failure.settings
-    idle = settings["model.placement"] in WITHOUT_NORM and not settings["model.qk_norm"]
-    return {} if idle or settings["model.norm"] == "dyt" else {"model.eps": 1e-3}
+    stands = PLACEMENTS[settings["model.placement"]].has_norm or settings["model.qk_norm"]
+    reads_eps = NORMS[settings["model.norm"]].beside_eps is not None
+    return {"model.eps": 1e-3} if stands and reads_eps else {}
 
 
 def _scale(failure: Failure) -> Settings:
     settings = failure.settings
-    scaled = settings["train.precision"] == "fp16" and settings["train.optimizer"] != "sgd"
-    return {"train.loss_scale": 256.0} if scaled else {}
+    absorbed = OPTIMIZERS[settings["train.optimizer"]].absorbs_scale
+    in_half = settings["train.precision"] == "fp16"
+    return {"train.loss_scale": 256.0} if in_half and absorbed else {}
 
 
 def _precision(wanted: str, *instead_of: str) -> Make:
@@ -103,12 +103,12 @@ CHANGES: dict[str, Make] = {
 
 def changes(failure: Failure) -> list[Change]:
     """The control first; then what applies to this run."""
-    found = [Change("control", {})]
+    tries = [Change("control", {})]
     for name, make in CHANGES.items():
         settings = make(failure)
         new = {key: v for key, v in settings.items() if v != failure.settings[key]}
         if new and not any(v == inf for v in new.values()):
-            found.append(Change(name, new))
+            tries.append(Change(name, new))
     if failure.bad_step is not None:
-        found.append(Change("without that batch", {}, batch=True))
-    return [*found, Change("other data order", {}, order=True)]
+        tries.append(Change("without that batch", {}, batch=True))
+    return [*tries, Change("other data order", {}, order=True)]

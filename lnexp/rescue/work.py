@@ -1,13 +1,13 @@
-"""A run gone on with under other settings, from the snapshot of another: the same weights, moments
-and position in the text.
+"""Drives a rescue: the run's own batches again from before the failure, with one change each.
 
-A run folder is made ready under another name and renamed: a kill leaves none or a whole one.
+A trial goes on from the snapshot of the run: the same weights, moments and position in the text,
+under other settings.
 """
 
 import csv
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,84 +22,13 @@ from lnexp.lab.schemas import RescueRow
 from lnexp.messages import UserError
 from lnexp.rescue.changes import Change, Failure, changes
 from lnexp.runs import checkpoint
-from lnexp.runs.derived import part, read
-from lnexp.runs.execute import is_done
-from lnexp.runs.plan import Plan, PlannedRun, make_plan
+from lnexp.runs.derived import Train, missing, part, read
+from lnexp.runs.plan import PlannedRun, make_plan
 from lnexp.train.loop import train
 from lnexp.train.state import State, set_up
 
-TABLES = ("steps.csv", "layers.csv", "events.csv")
-
-
-def snapshot_step(folder: Path, before: int | None) -> int:
-    """Steps done in the run's snapshot; 0 where there is none to go on from, or none so early."""
-    saved = checkpoint.read(folder) or {}
-    done = int(saved["steps_done"]) if "optimizer" in saved else 0
-    return done if before is not None and done <= before else 0
-
-
-def transplanted(
-    origin: Path, old: RunConfig, new: RunConfig, corpus: Corpus, device: str, order: bool
-) -> State:
-    """The state of `new` where the snapshot of `old` stands; `order`: with batches of its own."""
-    state, saved = set_up(new, corpus, device), checkpoint.read(origin) or {}
-    state.model.load_state_dict(saved["model"])
-    factor = fixed_scale(new) / fixed_scale(old)
-    moments = {
-        at: {name: _scaled(name, value, factor) for name, value in of.items()}
-        for at, of in saved["optimizer"]["state"].items()
-    }
-    groups = state.optimizer.state_dict()["param_groups"]  # with the new lr, eps, betas
-    state.optimizer.load_state_dict({"state": moments, "param_groups": groups})
-    if not order:
-        state.batches.generator.set_state(saved["data_generator"])
-    state.dropout.state = saved["dropout_state"]
-    state.steps_done, state.seconds = saved["steps_done"], saved["seconds"]
-    state.skipped = saved["skipped"]
-    state.seen = {(kind, module) for kind, module in saved["seen"]}
-    return state
-
-
-def fixed_scale(config: RunConfig) -> float:
-    """What Adam's gradients are multiplied by: the loss scale of fp16 without master weights."""
-    scale = config.train.loss_scale
-    in_half = config.train.precision == "fp16"
-    return float(scale) if in_half and not isinstance(scale, str) else 1.0
-
-
-def _scaled(name: str, value: Any, factor: float) -> Any:
-    """A moment of gradients that are scaled otherwise."""
-    if name not in ("exp_avg", "exp_avg_sq") or factor == 1:
-        return value
-    power = 2 if name == "exp_avg_sq" else 1
-    return (value.double() * factor**power).to(torch.float32)
-
-
-def past_the_batch(state: State, step: int) -> None:
-    """Trains up to this step and leaves out its batch."""
-    if state.steps_done < step:
-        for record in train(state):
-            if record.step.step == step - 1:
-                break
-    state.batches.draw()
-
-
-def make_ready(folder: Path, origin: Path, state: State, data_sha256: str) -> None:
-    """A run folder as if interrupted where `state` stands, with the origin's rows up to there."""
-    draft = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    for name in TABLES:
-        shutil.copyfile(origin / name, draft / name)
-    checkpoint.save(draft, state, data_sha256)
-    os.replace(draft, folder)
-
-
-# Drives a rescue: the run's own batches again from before the failure, with one change each.
-
-
 ORDER = 1000  # added to the data seed for another order
-Train = Callable[[Plan, Sequence[PlannedRun]], None]
+TABLES = ("steps.csv", "layers.csv", "events.csv")
 
 
 @dataclass(frozen=True)
@@ -122,10 +51,10 @@ class Rescue:
         self.name = f"{sweep.name}-rescue"
         self.folder = (out or sweep.parent) / self.name
         self.start = snapshot_step(self.origin, self.case.bad_step)
-        self.failure = Failure(self.case.settings, self.start, self.case.bad_step)
+        failure = Failure(self.case.settings, self.start, self.case.bad_step)
         self.notes: list[str] = []
         own = [self._tried(text) for text in tries]
-        wanted = [*self._possible(changes(self.failure)), *own]
+        wanted = [*self._possible(changes(failure)), *own]
         self.plan = make_plan(read(self._document(wanted), "rescue.yaml"))
         self._same_text()
         self.trials = list(self._trials(wanted))
@@ -133,7 +62,7 @@ class Rescue:
     def _refuse_what_cannot_be(self) -> None:
         case = self.case
         if not case.judgement.verdict:
-            raise UserError(f"{self.origin}: no verdict yet ({case.outcome.status}); nothing to do")
+            raise UserError(f"{self.origin}: no verdict yet ({case.process.status}); nothing to do")
         if case.judgement.verdict in ("learned", "nothing_to_learn"):
             raise UserError(
                 f"{self.origin}: it did not fail ({case.judgement.verdict}); name a run that did"
@@ -141,16 +70,14 @@ class Rescue:
 
     def _document(self, wanted: Sequence[Change]) -> dict[str, Any]:
         """The run's own config, with a case for every change."""
-        nested: dict[str, Any] = {"name": self.name, "question": self._question()}
+        question = f"What would have saved {self.origin.name}?"
+        nested: dict[str, Any] = {"name": self.name, "question": question}
         for key, value in self.case.settings.items():
             section, _, leaf = key.partition(".")
             nested.setdefault(section, {})[leaf] = value
         seed = self.case.seeds["seed_data"]
         seeds = {"init": [self.case.seeds["seed_init"]], "data": [seed, seed + ORDER]}
         return {**nested, "seeds": seeds, "cases": [change.settings for change in wanted]}
-
-    def _question(self) -> str:
-        return f"What would have saved {self.origin.name}?"
 
     def _tried(self, text: str) -> Change:
         """--try KEY=VALUE. Raises UserError where the setting cannot be."""
@@ -230,8 +157,7 @@ class Rescue:
         """What is not done yet. The run without a batch has the settings of the control, so the
         sweep's tables leave it out: it is no second seed of it."""
         listed = [trial.run for trial in self.trials if not trial.change.batch]
-        runs = [trial.run for trial in self.trials]
-        todo = [run for run in runs if not is_done(run, self.folder / "runs" / run.name)]
+        todo = missing([trial.run for trial in self.trials], self.folder)
         train(part(self.plan, listed), todo)
 
     def rows(self) -> list[RescueRow]:
@@ -241,16 +167,16 @@ class Rescue:
         folder = self.folder / "runs" / trial.run.name
         case = read_case(folder)
         control = trial.change.name == "control"
-        told = (f"{key}={show(value)}" for key, value in trial.change.settings.items())
+        settings = (f"{key}={show(value)}" for key, value in trial.change.settings.items())
         return RescueRow(
             run=self.origin.name,
             change=trial.change.name,
-            settings=", ".join(told),
+            settings=", ".join(settings),
             from_step=trial.from_step,
             bad_step=self.case.bad_step,
             failed_at=case.bad_step,
             steps_done=len(case.steps),
-            verdict=case.judgement.verdict or case.outcome.status,
+            verdict=case.judgement.verdict or case.process.status,
             outcome=outcome(self.case, case),
             identical=int(same_rows(self.origin, folder, self._until())) if control else None,
             loss_change=self._loss_change(case),
@@ -273,11 +199,84 @@ class Rescue:
         return one - other
 
 
+# A trial's run folder.
+
+
+def snapshot_step(folder: Path, before: int | None) -> int:
+    """Steps done in the run's snapshot; 0 where there is none to go on from, or none so early."""
+    saved = checkpoint.read(folder) or {}
+    done = int(saved["steps_done"]) if "optimizer" in saved else 0
+    return done if before is not None and done <= before else 0
+
+
+def transplanted(
+    origin: Path, old: RunConfig, new: RunConfig, corpus: Corpus, device: str, order: bool
+) -> State:
+    """The state of `new` where the snapshot of `old` stands; `order`: with batches of its own."""
+    state, saved = set_up(new, corpus, device), checkpoint.read(origin) or {}
+    state.model.load_state_dict(saved["model"])
+    factor = fixed_scale(new) / fixed_scale(old)
+    moments = {
+        at: {name: _scaled(name, value, factor) for name, value in of.items()}
+        for at, of in saved["optimizer"]["state"].items()
+    }
+    groups = state.optimizer.state_dict()["param_groups"]  # with the new lr, eps, betas
+    state.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+    if not order:
+        state.batches.generator.set_state(saved["data_generator"])
+    state.dropout.state = saved["dropout_state"]
+    state.steps_done, state.seconds = saved["steps_done"], saved["seconds"]
+    state.skipped = saved["skipped"]
+    state.seen = {(kind, module) for kind, module in saved["seen"]}
+    return state
+
+
+def fixed_scale(config: RunConfig) -> float:
+    """What Adam's gradients are multiplied by: the loss scale of fp16 without master weights."""
+    scale = config.train.loss_scale
+    in_half = config.train.precision == "fp16"
+    return float(scale) if in_half and not isinstance(scale, str) else 1.0
+
+
+def _scaled(name: str, value: Any, factor: float) -> Any:
+    """A moment of gradients that are scaled otherwise."""
+    if name not in ("exp_avg", "exp_avg_sq") or factor == 1:
+        return value
+    power = 2 if name == "exp_avg_sq" else 1
+    return (value.double() * factor**power).to(torch.float32)
+
+
+def past_the_batch(state: State, step: int) -> None:
+    """Trains up to this step and leaves out its batch."""
+    if state.steps_done < step:
+        for record in train(state):
+            if record.step.step == step - 1:
+                break
+    state.batches.draw()
+
+
+def make_ready(folder: Path, origin: Path, state: State, data_sha256: str) -> None:
+    """A run folder as if interrupted where `state` stands, with the origin's rows up to there.
+
+    It is filled under another name and renamed: a kill leaves none or a whole one.
+    """
+    draft = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    for name in TABLES:
+        shutil.copyfile(origin / name, draft / name)
+    checkpoint.save(draft, state, data_sha256)
+    os.replace(draft, folder)
+
+
+# What became of it.
+
+
 def outcome(origin: Case, case: Case) -> str:
     """What became of the failure."""
     verdict = case.judgement.verdict
     if not verdict:
-        return f"not finished: {case.outcome.status}"
+        return f"not finished: {case.process.status}"
     if origin.bad_step is None:
         if verdict != origin.judgement.verdict:
             return f"{verdict} instead"
@@ -286,8 +285,8 @@ def outcome(origin: Case, case: Case) -> str:
         return f"prevented, to step {len(case.steps) - 1}"
     if case.bad_step == origin.bad_step:
         return f"fails at step {case.bad_step} again"
-    later = case.bad_step > origin.bad_step
-    return f"{'put off' if later else 'sooner'}, to step {case.bad_step}"
+    when = "put off" if case.bad_step > origin.bad_step else "sooner"
+    return f"{when}, to step {case.bad_step}"
 
 
 def same_rows(one: Path, other: Path, before: int) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from lnexp.config.rules import hashable
 from lnexp.config.sweep import Sweep, dump, load_sweep
-from lnexp.runs.execute import is_done
+from lnexp.runs.execute import earlier_run
 from lnexp.runs.plan import Plan, PlannedRun, make_plan
 
 Settings = dict[str, Any]  # dotted key -> value
@@ -55,4 +55,4 @@ def part(plan: Plan, runs: Sequence[PlannedRun]) -> Plan:
 
 def missing(runs: Sequence[PlannedRun], folder: Path) -> list[PlannedRun]:
     """Those that are not done yet in the sweep's folder."""
-    return [run for run in runs if not is_done(run, folder / "runs" / run.name)]
+    return [run for run in runs if not earlier_run(run, folder / "runs" / run.name).done]

@@ -10,9 +10,10 @@ from typing import Self
 from tqdm import tqdm
 
 from lnexp.messages import say
+from lnexp.records import Status
 from lnexp.runs.execute import Watcher
 from lnexp.runs.plan import PlannedRun
-from lnexp.runs.rundir import Status, last_row
+from lnexp.runs.rundir import last_row
 
 
 class Progress(Watcher):

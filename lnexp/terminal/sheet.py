@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -116,13 +116,13 @@ def _tex_row(texts: Iterable[str]) -> str:
 
 def fitting(columns: list[Column], room: int) -> list[Column]:
     """The columns that fit side by side."""
-    kept = list(columns)
-    while needed(kept) > room:
-        spare = max(kept, key=lambda column: column.rank)
+    shown = list(columns)
+    while needed(shown) > room:
+        spare = max(shown, key=lambda column: column.rank)
         if spare.rank == 0:
             break
-        kept.remove(spare)
-    return kept
+        shown.remove(spare)
+    return shown
 
 
 def needed(columns: list[Column]) -> int:
@@ -131,10 +131,22 @@ def needed(columns: list[Column]) -> int:
 
 def widths(columns: list[Column], room: int) -> list[int]:
     """Each column its least; the rest so that as many columns as can be need not wrap."""
-    found = [column.least for column in columns]
-    spare = room - sum(found) - (len(found) - 1)
-    for i in sorted(range(len(columns)), key=lambda i: columns[i].most - found[i]):
-        more = max(0, min(spare, columns[i].most - found[i]))
-        found[i] += more
+    letters = [column.least for column in columns]
+    spare = room - needed(columns)
+    for i in sorted(range(len(columns)), key=lambda i: columns[i].most - letters[i]):
+        more = max(0, min(spare, columns[i].most - letters[i]))
+        letters[i] += more
         spare -= more
-    return found
+    return letters
+
+
+def display(*parts: RenderableType) -> None:
+    """On standard output, as wide as the terminal."""
+    console = Console(highlight=False)
+    for part in parts:
+        console.print(part)
+
+
+def significant(value: float | None, digits: int = 3, empty: str = "-") -> str:
+    """So many digits, or a power of ten; `empty` where it was not measured."""
+    return empty if value is None else f"{value:.{digits}g}"

@@ -10,12 +10,12 @@ from rich.console import Group
 from rich.text import Text
 
 from lnexp.config.rules import caveats
-from lnexp.files import plain, strict_json
+from lnexp.files import strict_json
 from lnexp.messages import amount, one_line
 from lnexp.results.axes import LETTERS, gap_words, others, seed_texts, short_key, value_text
 from lnexp.results.cells import WITH_HORIZON, all_cells, horizon, outcomes
 from lnexp.results.load import Results
-from lnexp.results.tables import column
+from lnexp.results.tables import column, python_values
 from lnexp.rows import line
 from lnexp.terminal.sheet import Column, Sheet
 
@@ -40,19 +40,20 @@ def tables(results: Results) -> Group:
 
 def as_json(results: Results) -> str:
     """Strict JSON: a non-finite number is "nan", "inf" or "-inf", what was not measured is null."""
-    value = {
-        "runs": _records(results.runs),
-        "cells": _records(all_cells(results.runs, results.axes)),
-        "axes": results.axes,
-        "dropped": [str(folder) for folder in results.dropped],
-        "notes": results.notes,
-    }
-    return strict_json(value)
+    return strict_json(
+        {
+            "runs": _records(results.runs),
+            "cells": _records(all_cells(results.runs, results.axes)),
+            "axes": results.axes,
+            "dropped": [str(folder) for folder in results.dropped],
+            "notes": results.notes,
+        }
+    )
 
 
 def as_csv(frame: pd.DataFrame) -> str:
     """Runs or cells as in the CSVs of a run: nan and inf written out, empty: not measured."""
-    rows = zip(*(map(_unwrapped, _values(column(frame, name))) for name in frame), strict=True)
+    rows = zip(*(python_values(column(frame, name)) for name in frame), strict=True)
     return line(frame.columns) + "".join(map(line, rows))
 
 
@@ -90,7 +91,7 @@ def _runs_sheets(results: Results) -> list[Sheet]:
 
 
 def _runs_sheet(runs: pd.DataFrame, axes: Sequence[str], title: str) -> Sheet:
-    words, steps = outcomes(runs), _values(column(runs, "steps_done"))
+    words, steps = outcomes(runs), python_values(column(runs, "steps_done"))
     columns = [
         Column("seed", seed_texts(runs), number=True),
         Column("verdict", words),
@@ -130,26 +131,24 @@ def _sheet(title: str, axes: list[Column], columns: list[Column], below: list[st
 
 def cells_sheets(results: Results) -> list[Sheet]:
     cells = all_cells(results.runs, results.axes)
-    sheets = []
-    for (runs, axes, title), sweep in zip(by_sweep(results), results.axes, strict=True):
-        sheets.append(_cells_sheet(cells.loc[cells["sweep"] == sweep], axes, title, others(runs)))
-    return sheets
+    return [
+        _cells_sheet(cells.loc[cells["sweep"] == sweep], axes, title, others(runs))
+        for sweep, (runs, axes, title) in zip(results.axes, by_sweep(results), strict=True)
+    ]
 
 
 def _cells_sheet(cells: pd.DataFrame, axes: Sequence[str], title: str, given: bool) -> Sheet:
     """`given`: the level of a gap of 0 is no H1 but what the user said."""
+    limits = (column(cells, f"p_failure{end}") for end in ("", "_low", "_high"))
     share = [
         "-" if p is pd.NA else f"{p:.2f} [{low:.2f},{high:.2f}]"
-        for p, low, high in zip(
-            column(cells, "p_failure"),
-            column(cells, "p_failure_low"),
-            column(cells, "p_failure_high"),
-            strict=True,
-        )
+        for p, low, high in zip(*limits, strict=True)
     ]
-    known = {figure(value) for value in _values(column(cells, "h1")) if value is not None}
+    known = {figure(value) for value in python_values(column(cells, "h1")) if value is not None}
     level = "baseline" if given else "H1"
-    h1, several = _one_h1(known, given), len(known) > 1
+    words = "Baseline: {} nats, where one was given." if given else H1
+    # One text, one H1: said once below the table instead of in every row.
+    below = [words.format(value) for value in known] if len(known) == 1 else []
     counts = zip(column(cells, "finished"), column(cells, "runs"), strict=True)
     columns = [
         Column("runs", [f"{n} of {m}" for n, m in counts]),
@@ -158,18 +157,12 @@ def _cells_sheet(cells: pd.DataFrame, axes: Sequence[str], title: str, given: bo
         Column("loss range", _ranges(cells, "end_loss"), rank=7),
         Column("gap", _medians(cells, "end_gap"), number=True, rank=3),
         Column("gap range", _ranges(cells, "end_gap"), rank=6),
-        *([_numbers(level, column(cells, "h1"), figure, 4)] if several else []),
+        *([_numbers(level, column(cells, "h1"), figure, 4)] if len(known) > 1 else []),
         Column("P(failure)", share, number=True),
         _numbers("first/last", column(cells, "grad_ratio_end"), ratio, 2),
         Column("causes", list(column(cells, "causes")), rank=5, wraps=True),
     ]
-    return _sheet(title, axis_columns(cells, axes), columns, h1)
-
-
-def _one_h1(values: set[str], given: bool) -> list[str]:
-    """One text, one H1: said once below the table instead of in every row."""
-    words = "Baseline: {} nats, where one was given." if given else H1
-    return [words.format(value) for value in values if len(values) == 1]
+    return _sheet(title, axis_columns(cells, axes), columns, below)
 
 
 def _medians(cells: pd.DataFrame, name: str) -> list[str]:
@@ -190,15 +183,18 @@ def _ranges(cells: pd.DataFrame, name: str) -> list[str]:
 def axis_columns(frame: pd.DataFrame, axes: Sequence[str]) -> list[Column]:
     """The last part of an axis's name, or all of it where two axes share it."""
     short = [short_key(axis) for axis in axes]
-    return [
-        Column(
-            name if short.count(name) == 1 else axis,
-            [value_text(value) for value in _values(column(frame, axis))],
-            number=pd.api.types.is_numeric_dtype(column(frame, axis).dtype)
-            and not pd.api.types.is_bool_dtype(column(frame, axis).dtype),
+    columns = []
+    for axis, name in zip(axes, short, strict=True):
+        values = column(frame, axis)
+        columns.append(
+            Column(
+                name if short.count(name) == 1 else axis,
+                [value_text(value) for value in python_values(values)],
+                number=pd.api.types.is_numeric_dtype(values.dtype)
+                and not pd.api.types.is_bool_dtype(values.dtype),
+            )
         )
-        for axis, name in zip(axes, short, strict=True)
-    ]
+    return columns
 
 
 def _numbers(head: str, values: pd.Series, form: Callable[[Any], str], rank: int) -> Column:
@@ -207,13 +203,13 @@ def _numbers(head: str, values: pd.Series, form: Callable[[Any], str], rank: int
 
 def by_sweep(results: Results) -> list[tuple[pd.DataFrame, list[str], str]]:
     """The runs, axes and title of every sweep."""
-    found = []
+    parts = []
     for sweep, axes in results.axes.items():
         question = one_line(" ".join(results.questions.get(sweep, "").split()))
         title = f"{sweep}: {question}" if question else sweep
         runs = results.runs.loc[results.runs["sweep"] == sweep]
-        found.append((runs.reset_index(drop=True), axes, title))
-    return found
+        parts.append((runs.reset_index(drop=True), axes, title))
+    return parts
 
 
 def _left_out(results: Results, sweep: str) -> list[Text]:
@@ -228,20 +224,5 @@ def _left_out(results: Results, sweep: str) -> list[Text]:
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    columns = {name: map(plain, _values(column(frame, name))) for name in frame}
+    columns = {name: python_values(column(frame, name)) for name in frame}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-def _values(series: pd.Series) -> list[Any]:
-    """Python values with None for "not measured"."""
-    empty = series.isna().to_numpy()
-    masked = not isinstance(series.dtype, np.dtype)
-    values = series.astype(object).to_list()
-    if not masked and series.dtype.kind == "f":
-        return values
-    return [None if gone else v for v, gone in zip(values, empty, strict=True)]
-
-
-def _unwrapped(value: Any) -> Any:
-    """A Python number for a numpy one, which would print its type."""
-    return value.item() if isinstance(value, np.generic) else value

@@ -37,7 +37,7 @@ def started(tmp_path_factory) -> Started:
             super().running(names)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lnexp.commands.run.Progress", Meddler)
+        patch.setattr("lnexp.commands.training.Progress", Meddler)
         first = lnexp("run", "small.yaml", "-j", 1, cwd=folder)
     return Started(folder, first, second[0])
 
