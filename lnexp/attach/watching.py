@@ -26,7 +26,7 @@ from lnexp.attach.live_probe import LiveProbe, ScalerReader, adam_shares, unwrap
 from lnexp.attach.steps import Steps
 from lnexp.config.schema import Measure
 from lnexp.messages import UserError
-from lnexp.origin.autopsy import told
+from lnexp.origin.autopsy import summary
 from lnexp.origin.replay import Closure, Rewind, bare, examine_closure
 from lnexp.origin.update import try_update
 from lnexp.records import Autopsy, Status
@@ -49,7 +49,7 @@ def autopsy(model: nn.Module, closure: Closure, optimizer: Optimizer | None = No
     if result.origin is None and optimizer is not None:
         with rewind.again():
             result = try_update(bare(model), closure(), unwrapped(optimizer)) or result
-    print(told(result))
+    print(summary(result))
     return result
 
 

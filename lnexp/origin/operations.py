@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lnexp.measure.nonfinite import HALF
 from lnexp.measure.tensors import describe, held, local
-from lnexp.origin.tags import ModuleTags
+from lnexp.origin.tags import ModuleTags, leaves, tensors
 from lnexp.records import Birth
 from lnexp.rows import Phase
 
@@ -25,7 +26,7 @@ FUSED = (nn.LayerNorm, nn.RMSNorm)  # they add eps in fp32 whatever the type of 
 GIVEN = "(given)"  # stands for the op where a weight or an input was bad before the step
 
 
-class Watch(TorchDispatchMode):
+class OperationMode(TorchDispatchMode):
     """Looks at every operation's outputs until the first bad one; then, in backward, until the
     first bad gradient."""
 
@@ -80,20 +81,20 @@ class Watch(TorchDispatchMode):
             for tensor in _floats([args, kwargs])
             if self._is_mask(tensor) or bool(_least(tensor).any())
         ]
-        constant = -inf in _scalars([args, kwargs])
+        constant = any(isinstance(x, float) and x == -inf for x in leaves([args, kwargs]))
         if not sources and not constant:
             return False
         if constant and not _reads_mask(func, args):
             return True
-        put = torch.zeros(out.shape, dtype=torch.bool, device=out.device)
+        masked = torch.zeros(out.shape, dtype=torch.bool, device=out.device)
         for source in sources:
             try:
-                put = put | (source == -inf) | _least(source)
+                masked = masked | (source == -inf) | _least(source)
             except RuntimeError:  # not elementwise: a view, a product, a reduction
                 return True
         if constant:
-            put = put | args[1]
-        return put.shape != out.shape or not bool(((out == -inf) & ~put).any())
+            masked = masked | args[1]
+        return masked.shape != out.shape or not bool(((out == -inf) & ~masked).any())
 
     def _is_mask(self, tensor: Tensor) -> bool:
         if tensor.untyped_storage()._cdata in self._masks:
@@ -111,10 +112,10 @@ class Watch(TorchDispatchMode):
             op = f"{node}/{op}" if node else op
             module = module or "loss"
         else:
+            given = self._already_bad(func, args, kwargs)
+            if given is not None:
+                return given
             phase, module = ("forward", self.tags.module) if self.tags.calls else ("loss", "loss")
-        given = None if self.backward else self._already_bad(func, args, kwargs)
-        if given is not None:
-            return self._given_birth(*given)
         inputs = list(_floats([args, kwargs]))
         return Birth(
             phase=phase,
@@ -128,9 +129,7 @@ class Watch(TorchDispatchMode):
             attention=_score(op, inputs),
         )
 
-    def _already_bad(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict
-    ) -> tuple[str, Tensor] | None:
+    def _already_bad(self, func: Any, args: tuple[Any, ...], kwargs: dict) -> Birth | None:
         """A weight or a model input that was not finite before any operation touched it."""
         written = {
             i
@@ -141,22 +140,10 @@ class Watch(TorchDispatchMode):
         for tensor in _floats([read, kwargs]):
             for name, parameter in self._given.items():
                 if parameter.untyped_storage()._cdata == tensor.untyped_storage()._cdata:
-                    return name, parameter
+                    return _given(name, parameter, "Parameter")
             if not _finite(tensor) and not self._is_mask(tensor):
-                return "input", tensor
+                return _given("input", tensor, "")
         return None
-
-    def _given_birth(self, name: str, tensor: Tensor) -> Birth:
-        return Birth(
-            phase="forward",
-            kind=_kind(tensor),
-            module=name,
-            module_kind="Parameter" if name in self._given else "",
-            op=GIVEN,
-            inputs=[],
-            outputs=[describe(tensor)],
-            note="was not finite before the step",
-        )
 
     def _norm_facts(self) -> dict[str, float] | None:
         """Of the norm that is running: its smallest variance against eps, as its type holds it."""
@@ -164,13 +151,25 @@ class Watch(TorchDispatchMode):
         if module is None or x is None or not hasattr(module, "eps"):
             return None
         eps = float(module.eps)  # type: ignore[arg-type]
-        narrow = x.dtype in (torch.float16, torch.bfloat16)
-        inside = torch.float32 if narrow and isinstance(module, FUSED) else x.dtype
+        inside = torch.float32 if x.dtype in HALF and isinstance(module, FUSED) else x.dtype
         return {
             "eps": eps,
             "eps_held": held(eps, inside),
             "smallest_variance": float(x.detach().double().var(-1, correction=0).min()),
         }
+
+
+def _given(name: str, tensor: Tensor, module_kind: str) -> Birth:
+    return Birth(
+        phase="forward",
+        kind=_kind(tensor),
+        module=name,
+        module_kind=module_kind,
+        op=GIVEN,
+        inputs=[],
+        outputs=[describe(tensor)],
+        note="was not finite before the step",
+    )
 
 
 def _reads_mask(func: Any, args: tuple[Any, ...]) -> bool:
@@ -202,21 +201,4 @@ def _finite(tensor: Tensor) -> bool:
 
 
 def _floats(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        if value.is_floating_point():
-            yield local(value)
-    elif isinstance(value, dict):
-        yield from _floats(list(value.values()))
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _floats(item)
-
-
-def _scalars(value: Any) -> Iterator[float]:
-    if isinstance(value, float):
-        yield value
-    elif isinstance(value, dict):
-        yield from _scalars(list(value.values()))
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _scalars(item)
+    return (local(tensor) for tensor in tensors(value) if tensor.is_floating_point())

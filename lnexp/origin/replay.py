@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lnexp.measure.tensors import is_sharded
 from lnexp.messages import UserError
-from lnexp.origin.autopsy import as_shadow, report, watched
+from lnexp.origin.autopsy import autopsy_of, replayed
 from lnexp.records import Autopsy, Replay
 
 Closure = Callable[[], Tensor]
@@ -82,18 +82,18 @@ def examine_closure(
             stack.enter_context(model.no_sync())
         again = stack.enter_context(rewind.again())
         again()
-        seen = watched(inner, lambda _: _loss_of(closure) * scale)
+        replay, propagated = replayed(inner, lambda _: _loss_of(closure) * scale)
         again()
         # Sharded weights come into their modules as the forward runs, in their own type.
         sharded = any(is_sharded(p) for p in inner.parameters())
-        shadows = _in_fp64(inner, closure) if seen[0].origin and not sharded else {}
-    return report(step, seen, shadows, began)
+        shadows = _in_fp64(inner, closure) if replay.origin and not sharded else {}
+    return autopsy_of(step, replay, propagated, shadows, began)
 
 
 def _loss_of(closure: Closure) -> Tensor:
     loss = closure()
     if not isinstance(loss, Tensor) or not loss.requires_grad or loss.numel() != 1:
-        was = f"{type(loss).__name__}" if not isinstance(loss, Tensor) else "no loss with a graph"
+        was = "no loss with a graph" if isinstance(loss, Tensor) else type(loss).__name__
         raise UserError(
             f"the replay gave {was}; write one that computes the batch's loss and returns it, "
             "without backward: lambda: loss_function(model(x), y)"
@@ -129,7 +129,7 @@ def _in_fp64(model: nn.Module, closure: Closure) -> dict[str, Replay]:
     """Empty where the model or its loss insists on a narrower type."""
     try:
         with _widened(model), sdpa_kernel(SDPBackend.MATH), Widen():
-            return {"float64": as_shadow(*watched(model, lambda _: _loss_of(closure)))}
+            return {"float64": replayed(model, lambda _: _loss_of(closure))[0]}
     except (RuntimeError, TypeError, ValueError, NotImplementedError):
         return {}
 
@@ -139,7 +139,7 @@ def _widened(model: nn.Module) -> Iterator[None]:
     """The model's modules hold fp64 copies of their weights and buffers, take inputs in fp64 and
     leave autocast. The weights themselves are untouched: optimizers and DDP hold on to them."""
     twins: dict[int, Tensor] = {}
-    put: list[tuple[dict[str, Any], str, Tensor]] = []
+    replaced: list[tuple[dict[str, Any], str, Tensor]] = []
     handles = []
     try:
         for module in model.modules():
@@ -147,24 +147,24 @@ def _widened(model: nn.Module) -> Iterator[None]:
             for table in tables:
                 for name, tensor in table.items():
                     if tensor is not None and tensor.is_floating_point():
-                        put.append((table, name, tensor))
+                        replaced.append((table, name, tensor))
                         table[name] = twins.setdefault(id(tensor), _wide(tensor))
             handles.append(
                 module.register_forward_pre_hook(_widen_inputs, prepend=True, with_kwargs=True)
             )
         yield
     finally:
-        for table, name, tensor in put:
+        for table, name, tensor in replaced:
             table[name] = tensor
         for handle in handles:
             handle.remove()
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    wide = tensor.detach().double()
+    wide = tensor.detach().double().clone()
     if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(wide.clone(), requires_grad=tensor.requires_grad)
-    return wide.clone()
+        return nn.Parameter(wide, requires_grad=tensor.requires_grad)
+    return wide
 
 
 def _widen_inputs(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict]:

@@ -93,12 +93,16 @@ def _tag(value: Any, name: str) -> None:
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
-    """Those in a value that modules take and give: nested lists, tuples and dicts."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors(item)
-    elif isinstance(value, list | tuple):
+    """Those in a value that modules take and give."""
+    return (leaf for leaf in leaves(value) if isinstance(leaf, Tensor))
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """What nested lists, tuples and dicts hold."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
         for item in value:
-            yield from tensors(item)
+            yield from leaves(item)
+    else:
+        yield value
