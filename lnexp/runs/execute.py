@@ -8,7 +8,9 @@ import shutil
 import signal
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -18,6 +20,7 @@ from typing import Any
 from pebble import ProcessExpired
 
 from lnexp.config.document import read
+from lnexp.config.schema import Train
 from lnexp.config.sweep import dump
 from lnexp.files import strict_json, write_whole
 from lnexp.model.check import step_flops
@@ -32,18 +35,39 @@ POLL_SECONDS = 0.2
 GRACE_SECONDS = 8.0  # to reach a step boundary and to write a snapshot; a slower run is killed
 
 
-def is_done(run: PlannedRun, folder: Path) -> bool:
-    """Nothing is left to train, and its rows are there: it has all its steps, or was stopped by a
-    non-finite value or by train.max_seconds."""
+@dataclass(frozen=True)
+class Earlier:
+    """What earlier calls left of a run, read once."""
+
+    status: Status | None  # None: it is not over, or there is no status that can be read
+    ended_as: str  # finished, failed, interrupted; pending: it never began
+    done: bool  # nothing is left to train
+
+
+def earlier_run(run: PlannedRun, folder: Path) -> Earlier:
     status = read_status(folder)
-    if status is None or status.status == "failed":
+    if status is None:
+        return Earlier(None, "interrupted" if folder.exists() else "pending", False)
+    return Earlier(status, status.status, _is_done(run.config.train, folder, status))
+
+
+def earlier_runs(plan: Plan, out: Path) -> dict[str, Earlier]:
+    """Of each run's name."""
+    runs = plan.folder(out) / "runs"
+    return {run.name: earlier_run(run, runs / run.name) for run in plan.runs}
+
+
+def _is_done(train: Train, folder: Path, status: Status) -> bool:
+    """It has all its steps, or was stopped by a non-finite value or by train.max_seconds; and its
+    rows are there."""
+    if status.status == "failed":
         return False
     last = last_row(folder)
     if last is None or last.step + 1 != status.steps_done:
         return False
-    enough = status.steps_done >= run.config.train.steps
+    enough = status.steps_done >= train.steps
     if status.status == "interrupted":
-        return not enough and status.seconds >= run.config.train.max_seconds
+        return not enough and status.seconds >= train.max_seconds
     return enough or status.stopped
 
 
@@ -57,10 +81,8 @@ def write_index(plan: Plan, folder: Path, grows: bool = False) -> None:
     if grows and current.exists() and _same_but_for_cases(current, plan.sweep.document):
         write_whole(current, text)
     if current.exists() and current.read_text(encoding="utf-8") != text:
-        number = 1
-        while (kept := folder / f"sweep.{number}.yaml").exists():
-            number += 1
-        os.replace(current, kept)
+        numbered = (folder / f"sweep.{number}.yaml" for number in count(1))
+        os.replace(current, next(path for path in numbered if not path.exists()))
     if not current.exists():
         write_whole(current, text)
     write_whole(folder / "points.json", strict_json(plan.index()))
@@ -68,16 +90,11 @@ def write_index(plan: Plan, folder: Path, grows: bool = False) -> None:
 
 def _same_but_for_cases(path: Path, document: dict[str, Any]) -> bool:
     """Or but for their values."""
-
-    def fixed(found: dict[str, Any]) -> dict[str, Any]:
-        return {**found, "cases": list(found["cases"][0])}
-
     earlier = read(path).value
-    return (
-        isinstance(earlier, dict)
-        and bool(earlier.get("cases"))
-        and (fixed(earlier) == fixed(document))
-    )
+    if not (isinstance(earlier, dict) and earlier.get("cases")):
+        return False
+    one, other = ({**d, "cases": list(d["cases"][0])} for d in (earlier, document))
+    return one == other
 
 
 class Watcher:
@@ -116,7 +133,8 @@ def run_plan(
     interruption = interruption or Interruption()
     write_index(plan, folder, grows)
     if todo is None:
-        todo = [run for run in plan.runs if force or not is_done(run, folder / "runs" / run.name)]
+        earlier = earlier_runs(plan, out)
+        todo = [run for run in plan.runs if force or not earlier[run.name].done]
     if not todo:
         return {}
     # The longest first, so that no worker is left alone with one at the end.
@@ -135,11 +153,7 @@ def run_plan(
 
 
 def _gather(
-    crew: Crew,
-    folder: Path,
-    fail_fast: bool,
-    watcher: Watcher,
-    interruption: Interruption,
+    crew: Crew, folder: Path, fail_fast: bool, watcher: Watcher, interruption: Interruption
 ) -> dict[str, Status]:
     """Wait for the runs, or, once they are to stop, a little while for those in training."""
     statuses: dict[str, Status] = {}
@@ -165,9 +179,9 @@ def _status(future: Future, run: PlannedRun, path: Path) -> Status:
     try:
         return future.result()
     except ProcessExpired as death:
-        status = read_status(path)
-        if status and is_done(run, path):
-            return status
+        earlier = earlier_run(run, path)
+        if earlier.status and earlier.done:
+            return earlier.status
         why = f"the worker process died: {_cause(death.exitcode)}"
         return record_failure(path, why, f"{why}\n")
     except Exception as error:  # pickling, a broken pool: this run's failure, not the sweep's

@@ -9,7 +9,7 @@ import pytest
 
 from lnexp.config.sweep import load_sweep
 from lnexp.runs import checkpoint, rundir
-from lnexp.runs.execute import is_done
+from lnexp.runs.execute import earlier_run
 from lnexp.runs.plan import Plan, make_plan
 from lnexp.runs.rundir import read_status
 from tests.runs.small import SMALL, rows, train_here, write_config
@@ -34,7 +34,7 @@ def test_a_write_that_fails_is_this_runs_failure_with_path_and_cause(tmp_path, n
     written = name if name.endswith(".csv") else name + ".tmp"
     (folder / written).symlink_to(FULL)
     (status,) = train_here(plan, tmp_path)
-    assert status.status == "failed" and not is_done(plan.runs[0], folder)
+    assert status.status == "failed" and not earlier_run(plan.runs[0], folder).done
     assert status.error == f"OSError: [Errno 28] No space left on device: '{folder / name}'"
     assert read_status(folder) == status and "Traceback" in (folder / "error.txt").read_text()
     assert not (folder / "checkpoint.pt.tmp").exists()
@@ -53,7 +53,7 @@ def test_a_run_that_cannot_even_say_so_is_never_read_as_finished(tmp_path, monke
     (status,) = train_here(plan, tmp_path)
     folder = tmp_path / "small" / "runs" / plan.runs[0].name
     assert status.status == "failed" and "status.json" in (status.error or "")
-    assert read_status(folder) is None and not is_done(plan.runs[0], folder)
+    assert read_status(folder) is None and not earlier_run(plan.runs[0], folder).done
 
 
 @needs_full
@@ -108,7 +108,7 @@ def test_on_a_disk_that_fills_up_one_run_fails_and_the_others_stay_what_they_are
     shutil.move(tmp_path / "copy", tmp_path / "full" / "small")
     plan = plan_of(tmp_path, "seeds=[0,1]", text=text)
     runs = tmp_path / "full" / "small" / "runs"
-    assert [is_done(run, runs / run.name) for run in plan.runs] == [True, False]
+    assert [earlier_run(run, runs / run.name).done for run in plan.runs] == [True, False]
     assert checkpoint.read(runs / plan.runs[1].name) is not None
     train_here(plan, tmp_path / "full", plan.runs[1:])
     train_here(plan, tmp_path / "calm")

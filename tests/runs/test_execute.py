@@ -13,10 +13,9 @@ from lnexp.config.sweep import load_sweep
 from lnexp.messages import UserError
 from lnexp.rows import EventRow, LayerRow, StepRow, header
 from lnexp.runs import local, worker
-from lnexp.runs.execute import is_done, run_plan, write_index
-from lnexp.runs.lock import locked
+from lnexp.runs.execute import earlier_run, run_plan, write_index
 from lnexp.runs.plan import make_plan
-from lnexp.runs.rundir import read_status
+from lnexp.runs.rundir import locked, read_status
 from tests.cases.conftest import run_here
 from tests.runs.small import SMALL, files, rows, train_here, write_config
 
@@ -81,9 +80,9 @@ def test_a_killed_run_is_trained_again_and_a_longer_sweep_is_not_done(trained):
     longer = make_plan(load_sweep(trained / "small.yaml", ["train.steps=20"]))
     folder = trained / "small" / "runs"
     assert [r.name for r in plan.runs] == [r.name for r in longer.runs]
-    assert all(is_done(r, folder / r.name) for r in plan.runs)
-    assert not any(is_done(r, folder / r.name) for r in longer.runs)
-    assert not is_done(plan.runs[0], trained / "nowhere")
+    assert all(earlier_run(r, folder / r.name).done for r in plan.runs)
+    assert not any(earlier_run(r, folder / r.name).done for r in longer.runs)
+    assert not earlier_run(plan.runs[0], trained / "nowhere").done
 
 
 def test_a_changed_config_keeps_the_earlier_one_under_a_number(tmp_path):
@@ -184,10 +183,10 @@ def test_a_run_that_went_on_after_a_bad_step_is_not_done_when_more_steps_are_ask
     skipping = status.replace('"first_bad_step": null', '"first_bad_step": 3')
     (folder / "status.json").write_text(skipping)
     longer = plan_of(tmp_path, *one, "train.steps=20", text=text)
-    assert is_done(plan.runs[0], folder) and not is_done(longer.runs[0], folder)
+    assert earlier_run(plan.runs[0], folder).done and not earlier_run(longer.runs[0], folder).done
     stopped = skipping.replace('"stopped": false', '"stopped": true')
     (folder / "status.json").write_text(stopped)
-    assert is_done(longer.runs[0], folder)
+    assert earlier_run(longer.runs[0], folder).done
 
 
 def test_a_later_versions_status_keeps_its_run_finished_and_lost_rows_do_not(trained, tmp_path):
@@ -196,10 +195,10 @@ def test_a_later_versions_status_keeps_its_run_finished_and_lost_rows_do_not(tra
     shutil.copytree(trained / "small" / "runs" / plan.runs[0].name, folder)
     status = json.loads((folder / "status.json").read_text())
     (folder / "status.json").write_text(json.dumps({**status, "later": 1, "unmoved": None}))
-    assert is_done(plan.runs[0], folder)
+    assert earlier_run(plan.runs[0], folder).done
     whole = (folder / "steps.csv").read_text()
     (folder / "steps.csv").write_text("\n".join(whole.splitlines()[:-3]) + "\n")
-    assert not is_done(plan.runs[0], folder)
+    assert not earlier_run(plan.runs[0], folder).done
 
 
 def test_a_damaged_snapshot_never_costs_the_table(tmp_path):

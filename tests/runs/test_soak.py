@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lnexp.config.sweep import load_sweep
-from lnexp.runs.execute import is_done
+from lnexp.runs.execute import earlier_run
 from lnexp.runs.plan import make_plan
 from lnexp.runs.rundir import last_row
 from tests.cli import lnexp
@@ -92,6 +92,8 @@ def test_kills_of_workers_and_parents_leave_the_rows_of_a_calm_sweep(tmp_path, w
     assert said.code == 0, said.err
     plan = make_plan(load_sweep(config, [*SETTINGS, f"train.steps={steps}"]))
     folder = tmp_path / "results" / "small" / "runs"
-    assert len(plan.runs) == 6 and all(is_done(run, folder / run.name) for run in plan.runs)
+    assert len(plan.runs) == 6 and all(
+        earlier_run(run, folder / run.name).done for run in plan.runs
+    )
     train_here(plan, tmp_path / "calm")
     assert rows(tmp_path / "results") == rows(tmp_path / "calm")

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from lnexp.commands.run import Choice, ended_as
+from lnexp.commands.run import Choice
 from lnexp.config.sweep import load_sweep
 from lnexp.messages import UserError
-from lnexp.runs.execute import is_done
-from lnexp.runs.plan import Plan, make_plan
+from lnexp.runs.execute import earlier_runs
+from lnexp.runs.plan import Plan, PlannedRun, make_plan
 from lnexp.runs.rundir import read_status
 from tests.cases.conftest import run_here
 from tests.cli import lnexp
@@ -26,7 +26,11 @@ def plan_of(folder: Path, *overrides: str, text: str = TWO) -> Plan:
 
 
 def done(plan: Plan, out: Path) -> list[bool]:
-    return [is_done(run, plan.folder(out) / "runs" / run.name) for run in plan.runs]
+    return [run.done for run in earlier_runs(plan, out).values()]
+
+
+def chosen_by(plan: Plan, out: Path, **how) -> list[PlannedRun]:
+    return Choice(**how).of(plan, out, earlier_runs(plan, out))
 
 
 # ---------------------------------------------------------------------------- max_seconds
@@ -89,10 +93,10 @@ def test_retry_picks_among_what_is_not_finished(tmp_path):
     (cut / "status.json").unlink()  # as kill -9 leaves it
 
     def chosen(**how) -> set[str]:
-        return {run.name for run in Choice(**how).of(plan, tmp_path)}
+        return {run.name for run in chosen_by(plan, tmp_path, **how)}
 
     names = {path.name for path in never}
-    assert [ended_as(p) for p in (failed, cut, whole, never[0])] == [
+    assert [run.ended_as for run in earlier_runs(plan, tmp_path).values()][:4] == [
         "failed", "interrupted", "finished", "pending",
     ]  # fmt: skip
     assert chosen(retry="failed") == chosen(retry="failed", force=True) == {failed.name}
@@ -111,9 +115,9 @@ def test_fail_fast_ends_the_sweep_and_the_next_call_goes_on(tmp_path):
     assert (
         said.code == 1 and "--fail-fast: a run failed" in said.err and "Traceback" not in said.err
     )
-    runs = tmp_path / "results" / "small" / "runs"
-    assert sorted(ended_as(run) for run in runs.iterdir()) in (
-        ["failed"],  # before the other one began
+    began = earlier_runs(plan_of(tmp_path, "seeds=[0]", text=text), tmp_path / "results").values()
+    assert sorted(run.ended_as for run in began) in (
+        ["failed", "pending"],  # before the other one began
         ["failed", "interrupted"],
     )
     again = lnexp(*words, "--retry", "failed", "--dry-run", cwd=tmp_path)
@@ -141,11 +145,11 @@ def test_extend_gives_the_rows_of_one_long_run(tmp_path):
 def test_an_extension_that_was_interrupted_goes_on_to_where_it_was_going(tmp_path):
     plan = plan_of(tmp_path)
     train_here(plan, tmp_path)
-    twice = Choice(extend="too_short", steps="2x")
-    begun = twice.of(plan_of(tmp_path, NOW), tmp_path)
+    twice = {"extend": "too_short", "steps": "2x"}
+    begun = chosen_by(plan_of(tmp_path, NOW), tmp_path, **twice)
     assert [run.config.train.steps for run in begun] == [24, 24]
     train_here(plan, tmp_path, begun)  # one step further
-    again = twice.of(plan, tmp_path)
+    again = chosen_by(plan, tmp_path, **twice)
     assert [run.config.train.steps for run in again] == [24, 24]
     assert {status.steps_done for status in train_here(plan, tmp_path, again)} == {24}
     train_here(plan_of(tmp_path, "train.steps=24"), tmp_path / "long")
@@ -157,7 +161,7 @@ def test_extend_counts_in_all_or_times_the_steps_done_and_only_where_that_is_mor
     train_here(plan, tmp_path)
 
     def targets(steps: str) -> list[int]:
-        chosen = Choice(extend="stalled,too_short", steps=steps).of(plan, tmp_path)
+        chosen = chosen_by(plan, tmp_path, extend="stalled,too_short", steps=steps)
         return [run.config.train.steps for run in chosen]
 
     assert targets("2x") == [24, 24] and targets("2.1x") == [26, 26]
@@ -171,10 +175,10 @@ def test_a_planned_schedule_is_not_extended_and_says_why(tmp_path):
     plan = plan_of(tmp_path, "train.schedule=cosine")
     train_here(plan, tmp_path)
     with pytest.raises(UserError, match="schedule cosine cannot be extended: the learning rate"):
-        Choice(extend="too_short", steps="2x").of(plan, tmp_path)
+        chosen_by(plan, tmp_path, extend="too_short", steps="2x")
     both = plan_of(tmp_path, text=TWO.replace("{}", "{train.schedule: [cosine, constant]}"))
     train_here(both, tmp_path)
-    chosen = Choice(extend="too_short", steps="2x").of(both, tmp_path)
+    chosen = chosen_by(both, tmp_path, extend="too_short", steps="2x")
     assert [run.config.train.schedule for run in chosen] == ["constant", "constant"]
 
 
@@ -199,7 +203,7 @@ def test_options_that_make_no_sense_are_refused(how, says):
 
 def test_nothing_is_there_to_extend_before_the_first_run(tmp_path):
     with pytest.raises(UserError, match="nothing here to extend"):
-        Choice(extend="too_short", steps="2x").of(plan_of(tmp_path), tmp_path)
+        chosen_by(plan_of(tmp_path), tmp_path, extend="too_short", steps="2x")
 
 
 def test_a_run_asked_to_stop_before_it_began_touches_nothing(tmp_path, monkeypatch):
