@@ -61,7 +61,7 @@ def _counted(spec: Counted, runs: Sequence[Run], tools: Tools) -> CellFinding:
             missing.append(run.missing)
             continue
         if isinstance(spec, MetricShare):
-            value = tools.metrics.reader(spec.metric)(run)
+            value = tools.metrics.of(run, spec.metric)
             if value is None:
                 missing.append(f"{run.name}: {spec.metric} not measured")
                 continue
@@ -172,7 +172,7 @@ def _difference(run: Run, other: dict[str, Any], metric: Any, tools: Tools) -> f
     for one in (run, _partner(run, other, tools)):
         if one.missing:
             raise _NoPair(one.missing)
-        value = tools.metrics.reader(metric)(one)
+        value = tools.metrics.of(one, metric)
         if value is None:
             raise _NoPair(f"{one.name}: {metric} not measured")
         if isnan(value):
@@ -190,7 +190,7 @@ def _slope(spec: SlopeBetween, runs: Sequence[Run], tools: Tools) -> CellFinding
         points: dict[float, float] = {}
         gone = [run.missing for run in members if run.missing]
         for run in members:
-            value = None if run.missing else tools.metrics.reader(spec.slope)(run)
+            value = None if run.missing else tools.metrics.of(run, spec.slope)
             if value is not None:
                 points[float(run.settings[spec.over])] = value
             elif not run.missing:

@@ -1,6 +1,5 @@
 """The number that a claim looks up for one run: in runs.csv, layers.csv or a table of lab/."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -10,7 +9,6 @@ from lnexp.claims.units import Run
 from lnexp.results.load import Results
 
 Metric = RunMetric | LayerMetric | LabMetric
-Reader = Callable[[Run], float | None]  # None: not measured
 
 
 class NoSuchTable(Exception):
@@ -25,12 +23,13 @@ class Metrics:
         self._layers: dict[str, dict[Any, pd.DataFrame]] = {}
         self._lab: dict[str, pd.DataFrame] = {}
 
-    def reader(self, metric: Metric) -> Reader:
+    def of(self, run: Run, metric: Metric) -> float | None:
+        """None: not measured."""
         if isinstance(metric, RunMetric):
-            return lambda run: run.figure(metric.column)
+            return run.figure(metric.column)
         if isinstance(metric, LayerMetric):
-            return lambda run: self._layer(metric, run)
-        return lambda run: self._in_lab(metric, run)
+            return self._layer(metric, run)
+        return self._in_lab(metric, run)
 
     def _layer(self, metric: LayerMetric, run: Run) -> float | None:
         rows = self._layers_of(metric.column).get(run.name)

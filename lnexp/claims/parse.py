@@ -1,4 +1,5 @@
-"""Claims as a config holds them become Claim objects, or plain lines that say what is wrong.
+"""Claims as a config holds them become Claim objects, or plain lines that say what is wrong; and
+when each was first stated, in claims.json of the sweep's folder.
 
 Free of torch and pandas, so that both halves may import it.
 """

@@ -1,16 +1,22 @@
-"""One run's folder: config first, status last, by rename. One writer a folder.
+"""One run's folder: config first, status last, by rename. One writer a folder, and one process a
+sweep's folder, by its lock.
 
 A run killed at any moment leaves no status.json; the rows already written stay whole.
 """
 
+import json
 import os
-from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, TextIO
+
+from filelock import FileLock, Timeout
 
 from lnexp.files import naming, strict_json, write_whole
 from lnexp.messages import UserError
@@ -153,3 +159,38 @@ def last_row(folder: Path) -> LastRow | None:
         return LastRow(int(cells["step"]), float(cells["seconds"]), float(cells["loss"]))
     except (OSError, ValueError, IndexError):
         return None
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One process a sweep folder; a second start is told who holds it."""
+    lock, holder = FileLock(folder / ".lock"), folder / ".lock.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0.5)  # a reader asks for the lock for a moment, to see if it is held
+    except Timeout:
+        raise UserError(
+            f"{folder} is in use by {_holder(holder)}; wait, or write to another -o"
+        ) from None
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise UserError(f"{folder}: results cannot go there: {why}; write to another -o") from None
+    try:
+        me = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "since": datetime.now().isoformat(" ", "seconds"),
+        }
+        write_whole(holder, strict_json(me))
+        yield
+    finally:
+        holder.unlink(missing_ok=True)
+        lock.release()
+
+
+def _holder(path: Path) -> str:
+    try:
+        who = json.loads(path.read_text(encoding="utf-8"))
+        return f"process {who['pid']} on {who['host']} since {who['since']}"
+    except (OSError, ValueError, KeyError):
+        return "another process"

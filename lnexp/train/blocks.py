@@ -19,7 +19,6 @@ from torch.utils.checkpoint import checkpoint
 
 from lnexp.config.schema import RunConfig
 from lnexp.model.gpt import GPT
-from lnexp.train.rewind import copies, fill, restored
 
 COMPILERS = ("g++", "clang++", "c++", "cl")  # one of them turns what torch writes into code
 
@@ -81,3 +80,23 @@ def _as_entered(buffers: Sequence[Tensor], entered: Sequence[Tensor]) -> Iterato
     with restored(buffers):
         fill(buffers, entered)
         yield
+
+
+def copies(buffers: Sequence[Tensor]) -> list[Tensor]:
+    return [buffer.clone() for buffer in buffers]
+
+
+@torch.no_grad()
+def fill(buffers: Iterable[Tensor], values: Iterable[Tensor]) -> None:
+    for buffer, value in zip(buffers, values, strict=True):
+        buffer.copy_(value)
+
+
+@contextmanager
+def restored(buffers: Sequence[Tensor]) -> Iterator[None]:
+    """Afterwards they hold what they hold now."""
+    values = copies(buffers)
+    try:
+        yield
+    finally:
+        fill(buffers, values)

@@ -1,27 +1,98 @@
-"""All that training changes, and what it needs to go on.
+"""All that training changes, and what it needs to go on: weights, moments, batches, dropout's
+random stream (kept apart from everything else that draws), the running statistics of norms.
 
 Shapes: B batch, T time, V vocabulary.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from lnexp.config.schema import RunConfig
 from lnexp.data import Batches, Corpus, unigram_nll
+from lnexp.model.check import peak_bytes
 from lnexp.model.gpt import GPT
 from lnexp.model.init import build
-from lnexp.model.memory import peak_bytes
-from lnexp.train.blocks import compiled, recomputed, recomputes
+from lnexp.seeds import derive
+from lnexp.train.blocks import compiled, copies, fill, recomputed, recomputes, restored
 from lnexp.train.optim import new_optimizer
 from lnexp.train.precision import FORMATS, Format, LossScale
-from lnexp.train.rewind import DropoutStream, RunningStatistics
+
+
+class DropoutStream:
+    """Torch's dropout draws from the global generator: it is lent to this stream for a forward."""
+
+    def __init__(self, rate: float, seed: int, device: torch.device) -> None:
+        self.rate, self.device = rate, device
+        with torch.random.fork_rng(self._devices()):
+            torch.manual_seed(derive(seed, "dropout"))
+            self.state = self._read()
+        self.marked = self.state
+
+    def mark(self) -> None:
+        """A step begins."""
+        self.marked = self.state
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """The draws of the marked step once more; afterwards the stream is where it was."""
+        now, self.state = self.state, self.marked
+        try:
+            yield
+        finally:
+            self.state = now
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        if self.rate == 0:
+            yield
+            return
+        with torch.random.fork_rng(self._devices()):
+            self._write(self.state)
+            yield
+            self.state = self._read()
+
+    def _devices(self) -> list[torch.device]:
+        return [self.device] if self.device.type == "cuda" else []
+
+    def _read(self) -> Tensor:
+        if self.device.type == "cuda":
+            return torch.cuda.get_rng_state(self.device)
+        return torch.get_rng_state()
+
+    def _write(self, state: Tensor) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(state, self.device)
+        else:
+            torch.set_rng_state(state)
+
+
+class RunningStatistics:
+    """A model's buffers: a training forward, and powernorm's backward, move them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.buffers = list(model.buffers())  # found once: a deep model is slow to walk through
+        self.marked: list[Tensor] = []
+
+    def mark(self) -> None:
+        """A step begins."""
+        self.marked = copies(self.buffers)
+
+    def rewind(self, model: nn.Module) -> None:
+        """Put the marked ones into the model or a copy of it in another type."""
+        fill(model.buffers(), self.marked)
+
+    def restored(self) -> AbstractContextManager[None]:
+        """Whatever is replayed inside, they are afterwards where they were."""
+        return restored(self.buffers)
+
 
 Forward = Callable[[Tensor], Tensor]  # ids BT -> logits BTV
 

@@ -1,5 +1,8 @@
 """Every form of a claim on tables with known answers."""
 
+import subprocess
+import sys
+
 import pytest
 
 from lnexp.claims.judge import judge_claims, tally
@@ -252,3 +255,10 @@ def test_a_decision_by_a_rule_needs_no_adjustment():
         "3 claims: 1 judged by a test, 1 by a rule without one, 1 not judged; "
         "adjusted for their number (Holm), all outcomes stay."
     )
+
+
+@pytest.mark.parametrize("module", ["lnexp.claims.judge", "lnexp.commands.read"])
+def test_scipy_is_imported_by_a_test_that_needs_it_alone(module):
+    code = f"import sys, {module}; print('scipy' in sys.modules)"
+    words = [sys.executable, "-c", code]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "False\n"

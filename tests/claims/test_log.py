@@ -1,7 +1,7 @@
 import json
 from datetime import UTC, datetime
 
-from lnexp.claims.log import AFTER, BEFORE, claim_hash, claims_hash, record_claims, stated
+from lnexp.claims.parse import AFTER, BEFORE, claim_hash, claims_hash, record_claims, stated
 from tests.results.tables import POST, claim
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from lnexp.config.shipped import find
+from lnexp.config.names import find
 from lnexp.messages import UserError
 
 

@@ -11,17 +11,17 @@ from torch.nn import functional as F
 from lnexp.config.schema import Measure, Model, RunConfig, Train
 from lnexp.messages import UserError
 from lnexp.model.catalog import NORMS, PLACEMENTS
-from lnexp.model.check import architecture
-from lnexp.model.init import build
-from lnexp.model.memory import (
+from lnexp.model.check import (
     BLOCK,
     LOOSE,
     PROCESS,
     activation_bytes,
+    architecture,
     kept_bytes,
     parameters,
     peak_bytes,
 )
+from lnexp.model.init import build
 from lnexp.train.precision import FORMATS
 
 

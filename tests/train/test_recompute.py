@@ -8,7 +8,7 @@ import torch
 from lnexp.config.names import run_name
 from lnexp.config.schema import Data, Measure, Model, RunConfig, Train
 from lnexp.data import load
-from lnexp.model.memory import peak_bytes
+from lnexp.model.check import peak_bytes
 from lnexp.runs import checkpoint
 from lnexp.train.loop import train
 from lnexp.train.state import State, set_up
