@@ -4,7 +4,7 @@ Each rule is one row of a table. Settings are every key by its dotted name, as
 RunConfig.settings() gives them. Free of torch and pandas.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any, get_origin
@@ -109,21 +109,33 @@ class Idle:
     keys: tuple[str, ...]
 
 
+def _is(registry: Mapping[str, Any], name: Any, check: Callable[[Any], bool]) -> bool:
+    """Of a name of a later version, as a result may have it, nothing is known."""
+    return name in registry and check(registry[name])
+
+
 IDLE = (
     Idle(
         "model.placement",
-        lambda s: not PLACEMENTS[s["model.placement"]].has_norm and not s["model.qk_norm"],
+        lambda s: (
+            _is(PLACEMENTS, s["model.placement"], lambda placement: not placement.has_norm)
+            and not s["model.qk_norm"]
+        ),
         ("model.norm", "model.eps", "model.affine"),
     ),
-    Idle("model.norm", lambda s: NORMS[s["model.norm"]].beside_eps is None, ("model.eps",)),
+    Idle(
+        "model.norm",
+        lambda s: _is(NORMS, s["model.norm"], lambda norm: norm.beside_eps is None),
+        ("model.eps",),
+    ),
     Idle(
         "train.optimizer",
-        lambda s: not OPTIMIZERS[s["train.optimizer"]].reads_betas,
+        lambda s: _is(OPTIMIZERS, s["train.optimizer"], lambda one: not one.reads_betas),
         ("train.betas", "train.adam_eps"),
     ),
     Idle(
         "train.optimizer",
-        lambda s: not OPTIMIZERS[s["train.optimizer"]].reads_momentum,
+        lambda s: _is(OPTIMIZERS, s["train.optimizer"], lambda one: not one.reads_momentum),
         ("train.momentum",),
     ),
     Idle(
