@@ -1,3 +1,6 @@
+"""python -m lnexp: the command line."""
+
 from lnexp.cli import main
 
-main()
+if __name__ == "__main__":
+    main()

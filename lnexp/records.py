@@ -22,6 +22,15 @@ MATHEMATICAL = "mathematical"  # not finite in any format
 NOT_KNOWN = "not known"  # it could not be computed in fp64
 NOT_REPRODUCED = "not reproduced"
 
+# The phase and the kind of a birth, in words.
+PHASES: dict[Phase, str] = {
+    "forward": "in the forward pass",
+    "loss": "in the loss",
+    "backward": "in the backward pass",
+    "optimizer": "in the optimizer's update",
+}
+KINDS = {"inf": "Inf", "nan": "NaN"}
+
 
 class BrokenRecord(Exception):
     """A file of a run folder that cannot be used; says which and why in one line."""

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lnexp.config.shipped import experiments, question, unknown
+from lnexp.config.names import experiments, question, unknown
 from lnexp.messages import UserError
 
 

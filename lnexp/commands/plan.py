@@ -9,15 +9,13 @@ from rich.console import Console
 from rich.text import Text
 
 from lnexp.claims.judge import undecidable
-from lnexp.config.names import find
-from lnexp.config.sweep import Sweep, load_sweep
 from lnexp.files import plain, strict_json
-from lnexp.messages import UserError, amount, one_line
+from lnexp.messages import amount, one_line
 from lnexp.model.check import peak_bytes, step_flops
 from lnexp.results.axes import short_key, value_text
 from lnexp.runs.forecast import Stopwatch
 from lnexp.runs.local import share
-from lnexp.runs.plan import Plan, PlannedRun, make_plan, placed
+from lnexp.runs.plan import Plan, PlannedRun, placed, plans
 from lnexp.terminal.sheet import Column, Sheet, significant
 from lnexp.train.blocks import recomputes
 
@@ -28,6 +26,7 @@ SHOWN = (
     "model.placement", "model.residual", "model.depth", "model.width", "train.precision",
 )  # fmt: skip
 TITLED = ("model.placement", "model.residual", "model.depth", "model.width", "model.init")
+OF_MODEL = ("depth", "width", "placement", "residual", "norm", "init")  # of each model
 UNITS = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
@@ -38,33 +37,6 @@ def plan(configs: list[str], overrides: Sequence[str], as_json: bool) -> None:
         return
     for values in described:
         print_plan(values)
-
-
-def plans(configs: list[str], overrides: Sequence[str]) -> list[Plan]:
-    """The plans of all configs, each checked whole. Raises UserError with all problems."""
-    problems: list[str] = []
-    planned: list[Plan] = []
-    for path in find(configs):
-        try:
-            planned.append(make_plan(load_sweep(path, overrides)))
-        except UserError as error:
-            problems += error.problems
-    firsts: dict[str, Sweep] = {}
-    for sweep in (plan.sweep for plan in planned):
-        first = firsts.setdefault(sweep.name.casefold(), sweep)
-        if first.path != sweep.path:
-            named = (
-                f"are both named {sweep.name}"
-                if first.name == sweep.name
-                else f"are named {first.name} and {sweep.name}: one folder where the case of "
-                "letters does not count"
-            )
-            problems.append(
-                f"{first.path} and {sweep.path} {named}; write a name: of its own in one of them"
-            )
-    if problems:
-        raise UserError(*problems)
-    return planned
 
 
 # As plain data.
@@ -85,12 +57,7 @@ def describe(plan: Plan) -> dict[str, Any]:
         flops = step_flops(config, len(runs[0].corpus.vocabulary))
         models.append(
             {
-                "depth": config.model.depth,
-                "width": config.model.width,
-                "placement": config.model.placement,
-                "residual": config.model.residual,
-                "norm": config.model.norm,
-                "init": config.model.init,
+                **{name: getattr(config.model, name) for name in OF_MODEL},
                 "precision": config.train.precision,
                 "settings": {key: plain(runs[0].point.settings[key]) for key in axes},
                 "runs": len(runs),
@@ -127,10 +94,7 @@ def describe(plan: Plan) -> dict[str, Any]:
                 "letters": len(c.vocabulary),
                 "training": len(c.train),
                 "validation": len(c.val),
-                "ln_v": c.ln_v,
-                "h1": c.h1,
-                "h2": c.h2,
-                "floor": c.floor,
+                **{name: getattr(c, name) for name in ("ln_v", "h1", "h2", "floor")},
             }
             for c in corpora.values()
         ],

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from lnexp.claims.parse import record_claims
 from lnexp.commands.jobs import resumable
-from lnexp.commands.plan import plans
 from lnexp.commands.training import Training
 from lnexp.lab.measure import measure
 from lnexp.messages import UserError, amount, say
@@ -18,7 +17,7 @@ from lnexp.results.load import load
 from lnexp.results.verdicts import VERDICTS
 from lnexp.runs.execute import Earlier, earlier_runs
 from lnexp.runs.local import Executor
-from lnexp.runs.plan import Plan, PlannedRun, with_steps
+from lnexp.runs.plan import Plan, PlannedRun, plans, with_steps
 from lnexp.runs.rundir import locked
 from lnexp.runs.stop import interruptible
 

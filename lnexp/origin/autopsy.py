@@ -18,11 +18,13 @@ from lnexp.measure.tensors import full, type_name
 from lnexp.origin.operations import OperationMode
 from lnexp.origin.tags import ModuleTags
 from lnexp.records import (
+    KINDS,
     MATHEMATICAL,
     NOT_KNOWN,
     NOT_REPRODUCED,
     NUMERICAL,
     OVERFLOW,
+    PHASES,
     Autopsy,
     Birth,
     Replay,
@@ -32,12 +34,6 @@ from lnexp.records import (
 Run = Callable[[nn.Module], Tensor]
 
 HUGE = 1e150  # products of such numbers leave fp64; 0/0 and a root of a negative need none
-PHASES = {
-    "forward": "in the forward pass",
-    "loss": "in the loss",
-    "backward": "in the backward pass",
-    "optimizer": "in the optimizer's update",
-}
 NATURES = {
     NUMERICAL: "The same step is finite in fp64: the number format failed.",
     OVERFLOW: "The same step leaves fp64, too: no format holds such numbers.",
@@ -135,9 +131,9 @@ def summary(autopsy: Autopsy) -> str:
         words = "Every value is finite" if finite else "Born where nobody looked"
         return f"{words}: loss {loss:.4g}, gradient norm {grad_norm:.4g}."
     kind = f" ({origin.module_kind})" if origin.module_kind else ""
-    born = "NaN" if origin.kind == "nan" else "Inf"
     lines = [
-        f"{born} was born {PHASES[origin.phase]}, in {origin.module}{kind}, by {origin.op}.",
+        f"{KINDS[origin.kind]} was born {PHASES[origin.phase]}, "
+        f"in {origin.module}{kind}, by {origin.op}.",
         *(f"  in:  {_tensor(figures)}" for figures in origin.inputs),
         *(f"  out: {_tensor(figures)}" for figures in origin.outputs),
     ]

@@ -1,16 +1,16 @@
 """From a sweep to the runs it stands for on this machine; everything is checked before run 1."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from lnexp.config.names import run_name
+from lnexp.config.names import find, run_name
 from lnexp.config.rules import show
 from lnexp.config.schema import Data, Model, RunConfig, Train
-from lnexp.config.sweep import Point, Sweep
+from lnexp.config.sweep import Point, Sweep, load_sweep
 from lnexp.data import Corpus, load, short_splits
 from lnexp.messages import UserError, refusal
 from lnexp.model.check import Architecture, architecture
@@ -60,6 +60,33 @@ class Plan:
             "axes": list(self.sweep.axes),
             "runs": [run.entry() for run in self.runs],
         }
+
+
+def plans(configs: list[str], overrides: Sequence[str]) -> list[Plan]:
+    """The plans of all configs, each checked whole. Raises UserError with all problems."""
+    problems: list[str] = []
+    planned: list[Plan] = []
+    for path in find(configs):
+        try:
+            planned.append(make_plan(load_sweep(path, overrides)))
+        except UserError as error:
+            problems += error.problems
+    firsts: dict[str, Sweep] = {}
+    for sweep in (plan.sweep for plan in planned):
+        first = firsts.setdefault(sweep.name.casefold(), sweep)
+        if first.path != sweep.path:
+            named = (
+                f"are both named {sweep.name}"
+                if first.name == sweep.name
+                else f"are named {first.name} and {sweep.name}: one folder where the case of "
+                "letters does not count"
+            )
+            problems.append(
+                f"{first.path} and {sweep.path} {named}; write a name: of its own in one of them"
+            )
+    if problems:
+        raise UserError(*problems)
+    return planned
 
 
 def make_plan(sweep: Sweep) -> Plan:

@@ -8,7 +8,7 @@ dropout's draws and running statistics are those of training without, bit for bi
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from math import inf
 from typing import Any

@@ -6,17 +6,17 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from lnexp.commands.plan import describe, plans, print_plan
+from lnexp.commands.plan import describe, print_plan
 from lnexp.config.schema import Data, Model, RunConfig
 from lnexp.config.sweep import load_sweep
 from lnexp.data import load
 from lnexp.messages import UserError
-from lnexp.model.memory import peak_bytes
+from lnexp.model.check import peak_bytes
 from lnexp.runs import forecast, local
 from lnexp.runs import local as machine
 from lnexp.runs.execute import run_plan
 from lnexp.runs.forecast import Pace, Stopwatch
-from lnexp.runs.plan import make_plan
+from lnexp.runs.plan import make_plan, plans
 from tests.cases.conftest import NoPool
 from tests.runs.small import rows, write_config
 
