@@ -1,4 +1,5 @@
-"""The sweep's axes in words and in order, and which of them becomes colour, line style or panel.
+"""The sweep's axes in words and in order, which of them becomes colour, line style or panel, and
+what the gap of its runs is measured from.
 
 Values are compared by their exact text, so that 1e-5 and 0.00001 are one value, and lists and
 booleans are values like any other.
@@ -85,11 +86,11 @@ def axis_texts(runs: pd.DataFrame, key: str | None) -> list[str]:
 
 def find_axis(name: str, axes: Sequence[str], option: str) -> str:
     """The dotted axis that `depth` or `model.depth` names."""
-    found = [axis for axis in axes if name in (axis, short_key(axis))]
-    if not found:
-        have = ", ".join(axes) if axes else "nothing"
-        raise UserError(f"{option} {name}: no axis of this sweep; it varies {have}")
-    return found[0]
+    for axis in axes:
+        if name in (axis, short_key(axis)):
+            return axis
+    have = ", ".join(axes) if axes else "nothing"
+    raise UserError(f"{option} {name}: no axis of this sweep; it varies {have}")
 
 
 def varying(runs: pd.DataFrame, axes: Sequence[str]) -> list[str]:
@@ -217,9 +218,7 @@ def common_settings(runs: pd.DataFrame) -> str:
 
 
 # What a gap is measured from: letter frequencies in lnexp's own runs; in watched and imported runs
-# the baseline that their user gave, or nothing. And the seed, which is known of own runs alone.
-
-
+# the baseline that their user gave, or nothing. The seed is known of own runs alone.
 LETTERS, GIVEN = "guessing by letter frequency", "the baseline that was given"
 
 
@@ -229,14 +228,9 @@ def seed_texts(runs: pd.DataFrame) -> list[str]:
     return ["/".join(dict.fromkeys(str(s) for s in pair if not pd.isna(s))) for pair in pairs]
 
 
-def others(runs: pd.DataFrame) -> bool:
-    """Whether all of them are other people's loops."""
+def all_foreign(runs: pd.DataFrame) -> bool:
+    """Whether all of them are other people's loops, watched or imported."""
     return bool(len(runs)) and not any(seed_texts(runs))
-
-
-def guess(runs: pd.DataFrame) -> str:
-    """Whose loss a gap of 0 is."""
-    return GIVEN if others(runs) else LETTERS
 
 
 def gap_words(runs: pd.DataFrame) -> str:
@@ -244,16 +238,16 @@ def gap_words(runs: pd.DataFrame) -> str:
     if all(seed_texts(runs)):
         return f"loss minus that of {LETTERS}"
     known = pd.concat([column(runs, "h1"), column(runs, "end_gap")]).notna().any()
-    if not others(runs):
+    if not all_foreign(runs):
         return f"loss minus that of {LETTERS}, of watched and imported runs minus {GIVEN}"
     return f"loss minus {GIVEN}" if known else "none, since no baseline was given"
 
 
 def level_words(runs: pd.DataFrame) -> str:
     """The name of the line at H1."""
-    return GIVEN if others(runs) else f"{LETTERS} (H1)"
+    return GIVEN if all_foreign(runs) else f"{LETTERS} (H1)"
 
 
 def as_good_as(runs: pd.DataFrame) -> dict[str, float]:
     """The line at a gap of 0, by its name."""
-    return {f"as good as {GIVEN if others(runs) else 'letter frequencies'}": 0.0}
+    return {f"as good as {GIVEN if all_foreign(runs) else 'letter frequencies'}": 0.0}

@@ -1,9 +1,12 @@
-"""Where the first non-finite value was born, as the tables and events tell it."""
+"""Why a run did what it did: each cause is read off recorded numbers and shows them.
+
+The thresholds stand at the top; the first non-finite value is found before the causes are.
+"""
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from math import inf, isfinite, isinf, isnan, nan
+from dataclasses import dataclass
+from math import isfinite, isnan, nan
 
 import numpy as np
 import pandas as pd
@@ -12,6 +15,24 @@ from lnexp.records import Autopsy
 from lnexp.results.readings import Gradients, Movement, Underflow
 from lnexp.results.statistics import Slope
 from lnexp.results.tables import column, numbers
+
+# First/last block gradient ratio. Runs that learn sit between 0.5 and 10; a 24-block Post-LN that
+# stalls passes 1e-2 within 20 steps and goes on to 1e-4 .. 1e-7.
+VANISHING = 1e-2
+# The same ratio, or the growth of the total gradient norm, that no run that learns comes near.
+EXPLODING = 1e2
+# Mean cosine between positions above which every token says the same.
+RANK_COLLAPSE = 0.99
+# A slope below 0 must be so many standard errors away from it.
+SLOPE_ERRORS = 2.0
+# All updates together, over the norm of the weights: what is below moved nothing that matters. At
+# lr 1e-3 a hundred updates come to 7 % and more, at 1e-7 to a hundredth of a percent.
+MOVED = 0.01
+FEWEST_UPDATES = 20
+# Share of elements whose second moment is 0 under a gradient that is not.
+UNDERFLOW = 0.1
+# Weights of norms by their names in our GPT.
+NORM_GAIN = re.compile(r"(norm|before|after|inside)\.weight$")
 
 ROLES = ("origin", "", "propagated")  # whom to believe first; empty: not examined
 
@@ -44,12 +65,12 @@ def find_origin(
         if name == "grad_norm":
             wrong = np.where(elements.notna().to_numpy(), numbers(elements) > 0, wrong)
         bad |= wrong & ~skipped
-    told = events.to_dict("records")
+    rows = events.to_dict("records")
     # Skips in a row that ended the run were no search: then what they hid counts.
-    ended = [event["step"] for event in told if event["kind"] == "skips_in_a_row"]
+    ended = [event["step"] for event in rows if event["kind"] == "skips_in_a_row"]
     unskipped = [
         event
-        for event in told
+        for event in rows
         if event["kind"] in ("nan", "inf")
         and (
             ended
@@ -64,31 +85,9 @@ def find_origin(
     if not unskipped:
         return Origin(at)
     first = min(unskipped, key=lambda e: (e["step"] != at, ROLES.index(e["role"]), e["step"]))
-    where = f", {first['module']}" if first["module"] else ""
+    module = f", {first['module']}" if first["module"] else ""
     op = f" ({first['op']})" if first["op"] else ""
-    return Origin(at, f"{first['kind']} in {first['phase']}{where}{op}")
-
-
-# Why a run did what it did: each cause is read off recorded numbers and shows them.
-
-
-# First/last block gradient ratio. Runs that learn sit between 0.5 and 10; a 24-block Post-LN that
-# stalls passes 1e-2 within 20 steps and goes on to 1e-4 .. 1e-7.
-VANISHING = 1e-2
-# The same ratio, or the growth of the total gradient norm, that no run that learns comes near.
-EXPLODING = 1e2
-# Mean cosine between positions above which every token says the same.
-RANK_COLLAPSE = 0.99
-# A slope below 0 must be so many standard errors away from it.
-SLOPE_ERRORS = 2.0
-# All updates together, over the norm of the weights: what is below moved nothing that matters. At
-# lr 1e-3 a hundred updates come to 7 % and more, at 1e-7 to a hundredth of a percent.
-MOVED = 0.01
-FEWEST_UPDATES = 20
-# Share of elements whose second moment is 0 under a gradient that is not.
-UNDERFLOW = 0.1
-# Weights of norms by their names in our GPT.
-NORM_GAIN = re.compile(r"(norm|before|after|inside)\.weight$")
+    return Origin(at, f"{first['kind']} in {first['phase']}{module}{op}")
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ class Cause:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Symptoms:
     """All that causes are judged on."""
 
     gradients: Gradients
@@ -110,7 +109,7 @@ class Seen:
     warmup: int = 0
     peak_lr: float = 0.0
     highest_lr: float = nan
-    fit: Slope = field(default_factory=lambda: Slope(nan, inf))
+    fit: Slope = Slope()
     falling: bool = False
     origin: Origin | None = None
     gains_unmoved: bool = False  # none of the norms' gains moved
@@ -119,31 +118,31 @@ class Seen:
     autopsy: Autopsy | None = None
 
 
-def vanishing(seen: Seen) -> Cause | None:
-    ratio, update = seen.gradients.ratio_end, seen.gradients.update_ratio_end
+def vanishing(run: Symptoms) -> Cause | None:
+    ratio, update = run.gradients.ratio_end, run.gradients.update_ratio_end
     if ratio is None or isnan(ratio) or ratio >= VANISHING:
         return None
     beside = "" if update is None else f", update {update:.2g}"
     return Cause("vanishing", f"first/last block gradient {ratio:.2g}{beside}")
 
 
-def zero_gradient(seen: Seen) -> Cause | None:
-    blocks = seen.gradients.zero_blocks
+def zero_gradient(run: Symptoms) -> Cause | None:
+    blocks = run.gradients.zero_blocks
     if not blocks:
         return None
-    return Cause("zero_gradient", f"gradient exactly 0 in {blocks} of {seen.depth} blocks")
+    return Cause("zero_gradient", f"gradient exactly 0 in {blocks} of {run.depth} blocks")
 
 
-def rank_collapse(seen: Seen) -> Cause | None:
-    cosine = seen.gradients.token_cosine
+def rank_collapse(run: Symptoms) -> Cause | None:
+    cosine = run.gradients.token_cosine
     if cosine is None or not cosine > RANK_COLLAPSE:
         return None
     return Cause("rank_collapse", f"cosine between tokens {cosine:.4f} in the last block")
 
 
-def all_frozen(seen: Seen) -> bool:
+def all_frozen(run: Symptoms) -> bool:
     """Whether no weight ever moved."""
-    return bool(seen.tensors) and seen.unmoved == seen.tensors
+    return bool(run.tensors) and run.unmoved == run.tensors
 
 
 def all_gains(unmoved: Sequence[str], gains: int | None) -> bool:
@@ -151,70 +150,71 @@ def all_gains(unmoved: Sequence[str], gains: int | None) -> bool:
     return bool(gains) and sum(bool(NORM_GAIN.search(name)) for name in unmoved) == gains
 
 
-def frozen(seen: Seen) -> Cause | None:
-    if not seen.unmoved:
+def frozen(run: Symptoms) -> Cause | None:
+    if not run.unmoved:
         return None
-    of = "" if seen.tensors is None else f" of {seen.tensors}"
-    gains = ", among them all norm gains" if seen.gains_unmoved and not all_frozen(seen) else ""
-    return Cause("frozen", f"{seen.unmoved}{of} weight tensors bit-identical to their start{gains}")
-
-
-def warming_up(seen: Seen) -> Cause | None:
-    if seen.warmup <= seen.steps:
-        return None
-    reached = "" if isnan(seen.highest_lr) else f"lr reached {seen.highest_lr:.2g}, "
+    whole = "" if run.tensors is None else f" of {run.tensors}"
+    gains = ", among them all norm gains" if run.gains_unmoved and not all_frozen(run) else ""
     return Cause(
-        "warming_up",
-        f"{reached}peak {seen.peak_lr:.2g}; warm-up is {seen.warmup} steps, {seen.steps} were done",
+        "frozen", f"{run.unmoved}{whole} weight tensors bit-identical to their start{gains}"
     )
 
 
-def too_slow(seen: Seen) -> Cause | None:
-    """Updates that are too small to matter, or a gap that falls below Falling's bar."""
-    if all_frozen(seen):
+def warming_up(run: Symptoms) -> Cause | None:
+    if run.warmup <= run.steps:
         return None
-    found, moved, fit = [], seen.movement, seen.fit
+    reached = "" if isnan(run.highest_lr) else f"lr reached {run.highest_lr:.2g}, "
+    return Cause(
+        "warming_up",
+        f"{reached}peak {run.peak_lr:.2g}; warm-up is {run.warmup} steps, {run.steps} were done",
+    )
+
+
+def too_slow(run: Symptoms) -> Cause | None:
+    """Updates that are too small to matter, or a gap that falls below Falling's bar."""
+    if all_frozen(run):
+        return None
+    signs, moved, fit = [], run.movement, run.fit
     if moved is not None and moved.updates >= FEWEST_UPDATES and 0 < moved.share < MOVED:
         most = "at most" if moved.every else "about"
-        found.append(
+        signs.append(
             f"{moved.updates} updates moved the weights by {most} {100 * moved.share:.2g} % "
             "of their norm"
         )
-    if not seen.falling and fit.value < -SLOPE_ERRORS * fit.error:
-        found.append(f"gap falls by {-fit.value:.2g} +- {fit.error:.1g} a step")
-    return Cause("too_slow", ", ".join(found)) if found else None
+    if not run.falling and fit.value < -SLOPE_ERRORS * fit.error:
+        signs.append(f"gap falls by {-fit.value:.2g} +- {fit.error:.1g} a step")
+    return Cause("too_slow", ", ".join(signs)) if signs else None
 
 
-def adam_underflow(seen: Seen) -> Cause | None:
-    of = seen.underflow
-    found = [of.first] if of.first else []
-    if of.share is not None and of.share > UNDERFLOW:
-        found.append(f"v = 0 and m != 0 in {of.share:.0%} of all elements at the end")
-    if found and of.below_eps is not None:
-        found.append(f"sqrt(v) below eps in {of.below_eps:.0%}")
-    return Cause("adam_underflow", ", ".join(found)) if found else None
+def adam_underflow(run: Symptoms) -> Cause | None:
+    vanished = run.underflow
+    signs = [vanished.first] if vanished.first else []
+    if vanished.share is not None and vanished.share > UNDERFLOW:
+        signs.append(f"v = 0 and m != 0 in {vanished.share:.0%} of all elements at the end")
+    if signs and vanished.below_eps is not None:
+        signs.append(f"sqrt(v) below eps in {vanished.below_eps:.0%}")
+    return Cause("adam_underflow", ", ".join(signs)) if signs else None
 
 
-def precision(seen: Seen) -> Cause | None:
-    found = "" if seen.autopsy is None else seen.autopsy.in_fp64
-    return Cause("precision", found) if found else None
+def precision(run: Symptoms) -> Cause | None:
+    finite = "" if run.autopsy is None else run.autopsy.in_fp64
+    return Cause("precision", finite) if finite else None
 
 
-def exploding(seen: Seen) -> Cause | None:
-    ratio = seen.gradients.ratio_end
-    found = []
+def exploding(run: Symptoms) -> Cause | None:
+    ratio, signs = run.gradients.ratio_end, []
     if ratio is not None and isfinite(ratio) and ratio > EXPLODING:  # inf: the last one is 0
-        found.append(f"first/last block gradient {ratio:.2g}")
-    if seen.growth is not None and seen.growth > EXPLODING:
-        found.append(f"gradient norm grew {seen.growth:.2g} times")
-    return Cause("exploding", ", ".join(found)) if found else None
+        signs.append(f"first/last block gradient {ratio:.2g}")
+    if run.growth is not None and run.growth > EXPLODING:
+        signs.append(f"gradient norm grew {run.growth:.2g} times")
+    return Cause("exploding", ", ".join(signs)) if signs else None
 
 
-def nonfinite_origin(seen: Seen) -> Cause | None:
-    if seen.origin is None:
+def nonfinite_origin(run: Symptoms) -> Cause | None:
+    if run.origin is None:
         return None
-    place = seen.origin.place or "non-finite value"
-    return Cause("nonfinite_origin", f"{place} at step {seen.origin.step}")
+    place = run.origin.place or "non-finite value"
+    return Cause("nonfinite_origin", f"{place} at step {run.origin.step}")
 
 
 ALIVE = (
@@ -237,17 +237,14 @@ EXPLAIN = {
 }  # fmt: skip
 
 
-def causes(verdict: str, seen: Seen) -> list[Cause]:
-    found = [cause(seen) for cause in EXPLAIN.get(verdict, ())]
-    return [cause for cause in found if cause is not None]
+def causes(verdict: str, run: Symptoms) -> list[Cause]:
+    return [cause for judge in EXPLAIN.get(verdict, ()) if (cause := judge(run)) is not None]
 
 
-def has_reason_to_stall(seen: Seen) -> bool:
-    return all_frozen(seen) or any(f(seen) for f in (vanishing, zero_gradient, rank_collapse))
+def has_reason_to_stall(run: Symptoms) -> bool:
+    return all_frozen(run) or any(judge(run) for judge in (vanishing, zero_gradient, rank_collapse))
 
 
 def text(value: float) -> str:
     """A figure for a sentence: three digits, non-finite in words of the CSV."""
-    if isnan(value) or isinf(value):
-        return str(value)
     return f"{value:.3g}"

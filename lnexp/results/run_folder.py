@@ -33,8 +33,16 @@ COLUMNS = (
 YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster where libyaml is there
 
 
-def read_run(folder: Path, point: dict[str, Any], locked: bool) -> tuple[dict[str, Any], list[str]]:
-    """Values by the names of COLUMNS (what is not known is left out), and notes."""
+Config = tuple[dict[str, Any], dict[str, int]]  # settings by their dotted names, and seeds
+
+
+def read_run(
+    folder: Path, point: dict[str, Any], locked: bool, config: Config | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    """Values by the names of COLUMNS (what is not known is left out), and notes.
+
+    `config`: what `read_config` gave, where it was read before.
+    """
     row: dict[str, Any] = {
         "run": folder.name,
         "seed_init": point.get("seed_init"),
@@ -52,15 +60,18 @@ def read_run(folder: Path, point: dict[str, Any], locked: bool) -> tuple[dict[st
     status = process.status if process else "running" if locked else "interrupted"
     row["status"] = status
     try:
-        settings, seeds = read_config(folder)
+        settings, seeds = config or read_config(folder)
         row |= settings
         if not seeds:  # an imported log stands in its sweep under a seed of 0
             row |= dict.fromkeys(("seed_init", "seed_data"))
         env = read_json(folder / "env.json")
         row |= read_numbers(folder / "env.json", env, ENVIRONMENT)
         if status != "running":
-            judgement, more = judge_run(folder, settings, env, process or Status(status))
-            notes += more
+            frames, more = read_tables(folder, JUDGED)
+            autopsy, unread = read_autopsy(folder)
+            process = process or Status(status)
+            judgement = judge_tables(folder, frames, settings, env, process, autopsy)
+            notes += more + unread
             row |= judgement.numbers
             row["verdict"] = judgement.verdict
             row["cause"] = "; ".join(cause.name for cause in judgement.causes)
@@ -69,14 +80,6 @@ def read_run(folder: Path, point: dict[str, Any], locked: bool) -> tuple[dict[st
         if status != "running":  # a run that has just begun lacks files, and may
             notes.append(str(problem))
     return row, notes
-
-
-def judge_run(
-    folder: Path, settings: dict[str, Any], env: dict[str, Any], process: Status
-) -> tuple[Judgement, list[str]]:
-    frames, notes = read_tables(folder, JUDGED)
-    autopsy, more = read_autopsy(folder)
-    return judge_tables(folder, frames, settings, env, process, autopsy), notes + more
 
 
 def judge_tables(
@@ -118,7 +121,7 @@ def read_autopsy(folder: Path) -> tuple[Autopsy | None, list[str]]:
         return None, [str(problem)]
 
 
-def read_config(folder: Path) -> tuple[dict[str, Any], dict[str, int]]:
+def read_config(folder: Path) -> Config:
     """Every setting by its dotted name (a later version's new key has its default), and seeds.
 
     Of a watched or an imported run what is known alone, and no seeds.

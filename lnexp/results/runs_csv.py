@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from lnexp.config.schema import KEYS
 from lnexp.files import draft_of
-from lnexp.results.run_folder import COLUMNS, DEFAULTS, FIGURES, read_run
+from lnexp.results.run_folder import COLUMNS, DEFAULTS, FIGURES, Config, read_run
 from lnexp.results.tables import nullable
 from lnexp.rows import cell, line
 
@@ -29,31 +29,33 @@ def sweep_rows(sweep: Path, points: dict[str, Any]) -> tuple[list[Row], list[str
     the rules of verdicts are newer.
     """
     path = sweep / "runs.csv"
-    kept = _kept(path)
+    earlier = _earlier_rows(path)
     written = _mtime(path) if _mtime(path) >= _rules_mtime() else -1
     locked = is_locked(sweep)
     rows, notes = [], []
     for point in points["runs"]:
         folder = sweep / "runs" / point["run"]
-        row = kept.get(point["run"])
+        row = earlier.get(point["run"])
         status = _mtime(folder / "status.json")
         over = row is not None and _is_over(row)
         if row is None or not over or status < 0 or status > written:
             row, more = row_of(folder, point, locked)
             notes += more
         rows.append(row)
-    return rows, notes, rows != list(kept.values())
+    return rows, notes, rows != list(earlier.values())
 
 
-def row_of(folder: Path, point: dict[str, Any], locked: bool) -> tuple[Row, list[str]]:
-    values, notes = read_run(folder, point, locked)
+def row_of(
+    folder: Path, point: dict[str, Any], locked: bool, config: Config | None = None
+) -> tuple[Row, list[str]]:
+    values, notes = read_run(folder, point, locked, config)
     return [_text(values.get(name)) for name in COLUMNS], notes
 
 
 def _is_over(row: Row) -> bool:
     """Nothing new can come, and nothing was wrong that should be said each time."""
-    told = dict(zip(COLUMNS, row, strict=True))
-    return told["status"] == "failed" or (told["status"] == "finished" and told["verdict"] != "")
+    status, verdict = row[COLUMNS.index("status")], row[COLUMNS.index("verdict")]
+    return status == "failed" or (status == "finished" and verdict != "")
 
 
 def save(sweep: Path, rows: list[Row], points: dict[str, Any]) -> None:
@@ -134,7 +136,7 @@ def _text(value: Any) -> str:
     return str(value).replace("\r", " ").replace("\n", " ")
 
 
-def _kept(path: Path) -> dict[str, Row]:
+def _earlier_rows(path: Path) -> dict[str, Row]:
     """The rows there are, by run; none where the file is missing, broken or of another version."""
     try:
         with path.open(encoding="utf-8", newline="") as file:

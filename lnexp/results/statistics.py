@@ -1,6 +1,7 @@
 """Statistics, each in one place and each tested against a naive computation."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import inf, nan, sqrt
 from statistics import NormalDist
 
@@ -32,6 +33,42 @@ def wilson(successes: float, total: float, confidence: float = 0.95) -> tuple[fl
     low = 0.0 if successes == 0 else (center - half) / scale
     high = 1.0 if successes == total else (center + half) / scale
     return low, high
+
+
+@dataclass(frozen=True)
+class SurvivalPoint:
+    """After `step` steps (0: before the first)."""
+
+    step: int
+    share: float
+    low: float
+    high: float
+    at_risk: int  # runs that got so far
+
+
+def survival(done: Sequence[int], bad: Sequence[int | None]) -> list[SurvivalPoint]:
+    """Kaplan and Meier's estimate: the product over steps of 1 - failures / runs at risk.
+
+    `done`: steps of each run; `bad`: the step whose values were the first that were not finite.
+    A run that ended without one counts as long as it was there. Interval: Wilson's, for
+    at_risk / share runs (Dorey and Korn 1987); without early ends that is all of them. The points
+    are where the estimate falls, the first and the last step.
+    """
+    failures = [None if born is None else born + 1 for born in bad]
+    ends = [end or steps for steps, end in zip(done, failures, strict=True)]
+    if not ends:
+        return []
+    share, points = 1.0, [SurvivalPoint(0, 1.0, *wilson(len(ends), len(ends)), len(ends))]
+    for step in sorted({end for end in failures if end is not None}):
+        at_risk, failed = sum(end >= step for end in ends), failures.count(step)
+        total = at_risk / share
+        share *= 1 - failed / at_risk
+        interval = wilson(share * total, total)
+        points.append(SurvivalPoint(step, share, *interval, at_risk - failed))
+    last = max(ends)
+    if points[-1].step < last:  # nothing fell since: nothing more is known
+        points.append(replace(points[-1], step=last, at_risk=sum(end >= last for end in ends)))
+    return points
 
 
 def mad(values: np.ndarray) -> float:
@@ -75,8 +112,8 @@ def running_median(values: np.ndarray, window: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Slope:
-    value: float  # per step
-    error: float  # standard error
+    value: float = nan  # per step
+    error: float = inf  # standard error
 
 
 @LARGE
@@ -86,17 +123,15 @@ def slope(steps: np.ndarray, gap: np.ndarray, level: np.ndarray) -> Slope:
     `level` (the unigram loss) carries what a batch adds to or takes from every model's loss.
     """
     if len(gap) < 4:
-        return Slope(nan, inf)
+        return Slope()
     x = steps - steps.mean()
     other = level - level.mean()
+    y = gap - gap.mean()
     if other @ other > 0:  # take out of x and gap what `level` explains (Frisch-Waugh)
         x = x - other * (other @ x) / (other @ other)
-        y = gap - gap.mean()
         y = y - other * (other @ y) / (other @ other)
-    else:
-        y = gap - gap.mean()
     if x @ x == 0:
-        return Slope(nan, inf)
+        return Slope()
     value = (x @ y) / (x @ x)
     rest = y - value * x
     return Slope(float(value), float(np.sqrt((rest @ rest) / (len(gap) - 3) / (x @ x))))

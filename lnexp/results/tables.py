@@ -1,4 +1,5 @@
-"""One CSV of a run folder as a frame that keeps "not measured" and NaN apart.
+"""CSVs of run folders as frames that keep "not measured" and NaN apart: one table, what a long one
+leaves beside it as Parquet, and the same table of many runs.
 
 Numbers are nullable Float64: <NA> is an empty cell, NaN is a NaN that was measured. pandas 3 keeps
 both apart in slices and in concat, but its arithmetic turns NaN into <NA>: compute on
@@ -8,7 +9,6 @@ both apart in slices and in concat, but its arithmetic turns NaN into <NA>: comp
 import csv
 import json
 import os
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,6 +17,7 @@ from functools import partial
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
+from time import time
 from typing import Any, cast
 
 import numpy as np
@@ -96,7 +97,7 @@ def read_text(path: Path, row_type: type) -> Text:
     if not body:
         return Text(path, body, [], 0, notes)
     names = body[: body.index(b"\n")].decode("utf-8", "replace").rstrip("\r").split(",")
-    _check_header(path, names, header(row_type), KEYS[row_type])
+    _check_header(path, names, row_type)
     lines = body.count(b"\n")
     if row_type is not EventRow and body.count(b",") != lines * (len(names) - 1):
         raise BrokenTable(f"{path}: cannot be read: {UNEVEN}")
@@ -120,11 +121,12 @@ def wanted_columns(row_type: type, columns: list[str] | None) -> list[str]:
     return [name for name in header(row_type) if columns is None or name in columns]
 
 
-def _check_header(path: Path, found: list[str], known: list[str], keys: tuple[str, ...]) -> None:
+def _check_header(path: Path, names: list[str], row_type: type) -> None:
     """Columns are read by name; an older or a newer file is fine, any other header is not."""
-    related = set(found) >= set(known) or set(found) <= set(known)
-    if not related or len(set(found)) < len(found) or not set(keys) <= set(found):
-        raise BrokenTable(f"{path}: header is {','.join(found)}; expected {','.join(known)}")
+    known, distinct = header(row_type), set(names)
+    related = distinct >= set(known) or distinct <= set(known)
+    if not related or len(distinct) < len(names) or not distinct.issuperset(KEYS[row_type]):
+        raise BrokenTable(f"{path}: header is {','.join(names)}; expected {','.join(known)}")
 
 
 def _plain(text: Text, wanted: list[str]) -> dict[str, pd.Series]:
@@ -192,12 +194,10 @@ def absent(name: str, rows: int) -> pd.Series:
     return nullable(np.full(rows, np.nan), np.ones(rows, dtype=bool))
 
 
-# What a long CSV says, kept beside it as Parquet: numbers parsed once are not parsed again.
-#
-# `layers.csv` leaves `.layers.parquet` where pyarrow is installed, the run is over and the file is
-# long enough to pay. It is believed only of the very file it was made from (size, times, columns,
-# version), every page by its checksum, and may be deleted at any time.
-
+# Numbers parsed once are not parsed again: `layers.csv` leaves `.layers.parquet` where pyarrow is
+# installed, the run is over and the file is long enough to pay. It is believed only of the very
+# file it was made from (size, times, columns, version), every page by its checksum, and may be
+# deleted at any time.
 
 FORMAT = 1  # of this file
 LEAST = 1_000_000  # bytes of a CSV; a shorter one is read as soon
@@ -209,20 +209,19 @@ KEY = b"lnexp"
 def stored_table(
     path: Path, row_type: type, columns: list[str] | None = None
 ) -> tuple[pd.DataFrame, list[str]]:
-    """As `read_table`, from what is kept of the file where that holds."""
-    seen = path.stat()  # before the file is read: what is written meanwhile is then newer
-    if not _pays(seen, row_type):
-        text = read_text(path, row_type)
-        return parse(text, row_type, columns), text.notes
-    stamp = _stamp(seen, row_type)
+    """As `read_table`, from the Parquet file beside it where that holds."""
+    stat = path.stat()  # before the file is read: what is written meanwhile is then newer
+    if not PYARROW or row_type is EventRow or stat.st_size < LEAST:
+        return read_table(path, row_type, columns)
+    stamp = _stamp(stat, row_type)
     wanted = wanted_columns(row_type, columns)
-    if (found := _recall(beside(path), stamp, wanted)) is not None:
-        return found, []
+    if (frame := _recall(beside(path), stamp, wanted)) is not None:
+        return frame, []
     text = read_text(path, row_type)
-    keeps = not text.notes and _is_settled(path, seen)
-    frame = parse(text, row_type, None if keeps else columns)
-    if keeps:
-        _keep(beside(path), stamp, frame)
+    stores = not text.notes and _is_settled(path, stat)
+    frame = parse(text, row_type, None if stores else columns)
+    if stores:
+        _store(beside(path), stamp, frame)
     return cast(pd.DataFrame, frame[wanted]), text.notes
 
 
@@ -230,24 +229,20 @@ def beside(path: Path) -> Path:
     return path.with_name(f".{path.stem}.parquet")
 
 
-def _pays(seen: os.stat_result, row_type: type) -> bool:
-    return PYARROW and row_type is not EventRow and seen.st_size >= LEAST
-
-
-def _is_settled(path: Path, seen: os.stat_result) -> bool:
+def _is_settled(path: Path, stat: os.stat_result) -> bool:
     """Nobody writes it: its run is over, and it has not changed just now."""
-    age = time.time() - max(seen.st_mtime, seen.st_ctime)
+    age = time() - max(stat.st_mtime, stat.st_ctime)
     return age > SETTLED and path.with_name("status.json").exists()
 
 
-def _stamp(seen: os.stat_result, row_type: type) -> bytes:
+def _stamp(stat: os.stat_result, row_type: type) -> bytes:
     """Of which file, and by which reader. The time of the inode's change cannot be set back."""
-    file = [seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns]
+    file = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
     return json.dumps([FORMAT, __version__, pd.__version__, header(row_type), file]).encode()
 
 
 def _recall(path: Path, stamp: bytes, wanted: list[str]) -> pd.DataFrame | None:
-    """None: nothing is kept, it is damaged, or it is of another file or version."""
+    """None: nothing is stored, it is damaged, or it is of another file or version."""
     try:
         import pyarrow.parquet as pq  # pyright: ignore[reportMissingImports]
 
@@ -269,50 +264,46 @@ def _series(name: str, column: Any) -> pd.Series:
     return nullable(values, column.is_null().to_numpy())
 
 
-def _keep(path: Path, stamp: bytes, frame: pd.DataFrame) -> None:
+def _store(path: Path, stamp: bytes, frame: pd.DataFrame) -> None:
     """Where it cannot be written there is none."""
     # A read-only folder, a full disk: nothing that a reader asked for.
     with suppress(Exception), draft_of(path, one_writer=False) as draft:
-        _write(draft, stamp, frame)
+        import pyarrow.parquet as pq  # pyright: ignore[reportMissingImports]
+
+        table = arrow_table(frame).replace_schema_metadata({KEY: stamp})
+        keys = [name for name in frame if frame[name].dtype != "Float64"]
+        how: dict[str, Any] = {"use_dictionary": keys, "write_page_checksum": True}
+        pq.write_table(table, draft, compression="zstd", **how)
 
 
-def _write(path: Path, stamp: bytes, frame: pd.DataFrame) -> None:
+def arrow_table(frame: pd.DataFrame) -> Any:
+    """A column's own mask says what was not measured; NaN stays NaN."""
     import pyarrow as pa  # pyright: ignore[reportMissingImports]
-    import pyarrow.parquet as pq  # pyright: ignore[reportMissingImports]
 
-    # A column's own mask says what was not measured; NaN stays NaN.
-    columns = {name: pa.array(frame[name], from_pandas=False) for name in frame}
-    table = pa.table(columns).replace_schema_metadata({KEY: stamp})
-    keys = [name for name in frame if frame[name].dtype != "Float64"]
-    how: dict[str, Any] = {"use_dictionary": keys, "write_page_checksum": True}
-    pq.write_table(table, path, compression="zstd", **how)
+    return pa.table({name: pa.array(frame[name], from_pandas=False) for name in frame})
 
 
-# The same table of many runs: long files one by one, short ones parsed together.
-#
-# A parser's start costs as much as some thousand rows. What cannot be joined, or not parsed as one,
-# is read file by file, so that every note names the file it is about.
-
+# Of many runs long files are read one by one, short ones parsed together: a parser's start costs as
+# much as some thousand rows. What cannot be joined, or not parsed as one, is read file by file, so
+# that every note names the file it is about.
 
 TOGETHER = 8_000_000  # bytes of short files that are parsed as one
 THREADS = 8  # each holds a file's text; more wait for one another
 
-Tables = list[tuple[pd.DataFrame, list[int], list[str]]]  # rows, how many of each file, notes
+Rows = tuple[pd.DataFrame, list[int], list[str]]  # of some files, how many of each, and notes
 
 
-def many_tables(
-    paths: Sequence[Path], row_type: type, columns: list[str] | None
-) -> tuple[pd.DataFrame, list[int], list[str]]:
+def many_tables(paths: Sequence[Path], row_type: type, columns: list[str] | None) -> Rows:
     """All files' rows in order, how many each has, and notes.
 
     A table that is not there yet, or is broken (which is noted), has no rows.
     """
     read = partial(_read, row_type=row_type, columns=columns)
     with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as threads:
-        found = [table for tables in threads.map(read, _batches(paths)) for table in tables]
-    frames = [empty_table(row_type, columns), *(frame for frame, _, _ in found)]
-    lengths = [n for _, rows, _ in found for n in rows]
-    return pd.concat(frames, ignore_index=True), lengths, [n for *_, notes in found for n in notes]
+        parts = [part for parts in threads.map(read, _batches(paths)) for part in parts]
+    frames = [empty_table(row_type, columns), *(frame for frame, _, _ in parts)]
+    lengths = [n for _, rows, _ in parts for n in rows]
+    return pd.concat(frames, ignore_index=True), lengths, [n for *_, notes in parts for n in notes]
 
 
 def _batches(paths: Sequence[Path]) -> Iterator[list[Path]]:
@@ -332,11 +323,10 @@ def _batches(paths: Sequence[Path]) -> Iterator[list[Path]]:
         yield batch
 
 
-def _read(paths: list[Path], row_type: type, columns: list[str] | None) -> Tables:
+def _read(paths: list[Path], row_type: type, columns: list[str] | None) -> list[Rows]:
     if len(paths) > 1 and row_type is not EventRow:  # whose cells may hold anything
         try:
-            texts = [_text(path, row_type) for path in paths]
-            return [_joined(texts, row_type, columns)]
+            return [_joined([_text(path, row_type) for path in paths], row_type, columns)]
         except (BrokenTable, OSError):
             pass
     return [_alone(path, row_type, columns) for path in paths]
@@ -349,9 +339,7 @@ def _text(path: Path, row_type: type) -> Text:
         return Text(path, b"", [], 0, [])
 
 
-def _joined(
-    texts: list[Text], row_type: type, columns: list[str] | None
-) -> tuple[pd.DataFrame, list[int], list[str]]:
+def _joined(texts: list[Text], row_type: type, columns: list[str] | None) -> Rows:
     whole = [text for text in texts if text.rows]
     heads = {text.body[: text.body.index(b"\n")] for text in whole}
     rest = [text.body[text.body.index(b"\n") + 1 :] for text in whole]
@@ -367,13 +355,11 @@ def _joined(
     return frame, lengths, [note for text in texts for note in text.notes]
 
 
-def _alone(
-    path: Path, row_type: type, columns: list[str] | None
-) -> tuple[pd.DataFrame, list[int], list[str]]:
-    notes: list[str] = []
+def _alone(path: Path, row_type: type, columns: list[str] | None) -> Rows:
     try:
         frame, notes = stored_table(path, row_type, columns)
-    except (BrokenTable, OSError) as problem:
-        frame = empty_table(row_type, columns)
-        notes = [str(problem)] if isinstance(problem, BrokenTable) else []
-    return frame, [len(frame)], notes
+        return frame, [len(frame)], notes
+    except BrokenTable as problem:
+        return empty_table(row_type, columns), [0], [str(problem)]
+    except OSError:
+        return empty_table(row_type, columns), [0], []

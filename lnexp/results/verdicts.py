@@ -1,5 +1,8 @@
-"""What a loss is compared with: letter frequencies on the same letters where they are known, else
-one level that the user gives, else the run's own first loss."""
+"""What happened to a training, from recorded numbers alone (docs/metrics.md has each formula).
+
+A loss is compared with a baseline: letter frequencies on the same letters where they are known,
+else one level that the user gives, else the run's own first loss.
+"""
 
 from dataclasses import dataclass
 from math import nan
@@ -12,7 +15,7 @@ from lnexp.messages import amount
 from lnexp.records import Autopsy, Status
 from lnexp.results.causes import (
     Cause,
-    Seen,
+    Symptoms,
     all_frozen,
     all_gains,
     causes,
@@ -21,11 +24,33 @@ from lnexp.results.causes import (
     text,
 )
 from lnexp.results.readings import Gradients, Movement, Underflow, growth
-from lnexp.results.statistics import end_value, median, running_median, slope, spike_score, spikes
+from lnexp.results.statistics import (
+    Slope,
+    end_value,
+    median,
+    running_median,
+    slope,
+    spike_score,
+    spikes,
+)
 from lnexp.results.tables import column, numbers
 from lnexp.rows import end_window
 
+# The thresholds of verdicts; those of causes are at the top of causes.py, the spike rule's in
+# statistics.spikes.
+LEARNED = 0.2  # of H1 - floor: a fifth of what there is to learn beyond letter frequencies
+NOTHING_TO_LEARN = 0.05  # nat between H1 and the floor: below it noise decides
 BELOW = 0.95  # of the level: where one level is all there is, an end loss below this is learning
+DIVERGED = 1.1  # times max(first loss, ln V)
+FALLING = 0.005  # of H1, from quarter to quarter: five times the noise of a median of 50 gaps
+FEWEST_STEPS = 20  # below this quarters and medians mean nothing
+
+VERDICTS = (
+    "nonfinite", "nothing_to_learn", "diverged", "lost", "spiked", "learned", "too_short",
+    "stalled", "plateau",
+)  # fmt: skip
+FAILURES = ("nonfinite", "diverged", "lost", "stalled")
+DECIDED = (*FAILURES, "spiked", "learned")
 
 
 @dataclass(frozen=True)
@@ -66,25 +91,6 @@ def no_baseline(loss: np.ndarray, end: float | None) -> str:
     return f"no baseline: end loss {end / loss[0]:.3g} of the first, learned below {BELOW:g}"
 
 
-# What happened to a training, from recorded numbers alone (docs/metrics.md has each formula).
-
-
-# The thresholds of verdicts; those of causes are at the top of causes.py, the spike rule's in
-# statistics.spikes.
-LEARNED = 0.2  # of H1 - floor: a fifth of what there is to learn beyond letter frequencies
-NOTHING_TO_LEARN = 0.05  # nat between H1 and the floor: below it noise decides
-DIVERGED = 1.1  # times max(first loss, ln V)
-FALLING = 0.005  # of H1, from quarter to quarter: five times the noise of a median of 50 gaps
-FEWEST_STEPS = 20  # below this quarters and medians mean nothing
-
-VERDICTS = (
-    "nonfinite", "nothing_to_learn", "diverged", "lost", "spiked", "learned", "too_short",
-    "stalled", "plateau",
-)  # fmt: skip
-FAILURES = ("nonfinite", "diverged", "lost", "stalled")
-DECIDED = (*FAILURES, "spiked", "learned")
-
-
 @dataclass(frozen=True)
 class Facts:
     """What config.yaml and env.json say that a verdict depends on."""
@@ -116,9 +122,9 @@ class Facts:
             return cls(None, None if h1 is None else float(h1), None, depth=0, lr=float(lr or 0))
         if env.get("watched"):
             return cls(
-                None,
-                None,
-                None,
+                ln_v=None,
+                h1=None,
+                floor=None,
                 depth=int(settings["model.depth"]),
                 lr=float(settings["train.lr"]),
                 dynamic_scaling=settings["train.loss_scale"] == "dynamic",
@@ -151,8 +157,8 @@ class Judgement:
 
     @property
     def evidence(self) -> str:
-        found = [f"{cause.name}: {cause.evidence}" for cause in self.causes]
-        return "; ".join([self.reason, *found] if self.reason else found)
+        figures = [f"{cause.name}: {cause.evidence}" for cause in self.causes]
+        return "; ".join([self.reason, *figures] if self.reason else figures)
 
 
 def judge(
@@ -191,9 +197,9 @@ def judge(
     if process.status != "finished":
         return Judgement("", process.error or "", [], figures, horizon, baseline.bar)
     lr = numbers(column(steps, "lr"))
-    half = len(gap) // 2
+    half = -(len(gap) // 2)
     finite = bool(np.isfinite(gap).all())
-    seen = Seen(
+    symptoms = Symptoms(
         gradients=gradients,
         depth=facts.depth,
         growth=growth(numbers(column(steps, "grad_norm"))),
@@ -202,23 +208,19 @@ def judge(
         steps=len(steps),
         warmup=facts.warmup,
         peak_lr=facts.lr,
-        highest_lr=float(np.nanmax(lr)) if (~np.isnan(lr)).any() else float("nan"),
+        highest_lr=nan if np.isnan(lr).all() else float(np.nanmax(lr)),
+        fit=slope(at[half:], gap[half:], baseline.level[half:]) if finite else Slope(),
         falling=fall(gap) > FALLING * baseline.scale,
         origin=origin,
         gains_unmoved=all_gains(process.unmoved, facts.gains),
         movement=Movement.of(steps),
         underflow=Underflow.of(events, process.adam_underflowed, process.adam_below_eps),
         autopsy=autopsy,
-        **(
-            {"fit": slope(at[-half:], gap[-half:], baseline.level[-half:])}
-            if half and finite
-            else {}
-        ),
     )
-    verdict, reason = _first_rule_that_fits(loss, gap, at, facts, baseline, seen)
+    verdict, reason = _first_rule_that_fits(loss, gap, at, facts, baseline, symptoms)
     if not baseline.given:
         reason = "; ".join([reason] * bool(reason) + [no_baseline(loss, end_value(loss))])
-    return Judgement(verdict, reason, causes(verdict, seen), figures, horizon, baseline.bar)
+    return Judgement(verdict, reason, causes(verdict, symptoms), figures, horizon, baseline.bar)
 
 
 def fall(gap: np.ndarray) -> float:
@@ -234,10 +236,10 @@ def _first_rule_that_fits(
     at: np.ndarray,
     facts: Facts,
     baseline: Baseline,
-    seen: Seen,
+    symptoms: Symptoms,
 ) -> tuple[str, str]:
     """`at`: the step of each gap."""
-    if seen.origin is not None:
+    if symptoms.origin is not None:
         return "nonfinite", ""
     if facts.h1 is not None and facts.floor is not None:
         room = facts.h1 - facts.floor
@@ -257,7 +259,7 @@ def _first_rule_that_fits(
             name, low = baseline.words(best.min())
             end = text(baseline.words(end_gap)[1])
             return "lost", f"{name} {text(low)} by step {by}, {end} at the end{baseline.mark}"
-        return _not_learned(gap, end_gap, baseline, seen)
+        return _not_learned(gap, end_gap, baseline, symptoms)
     jumps = spikes(gap)
     if jumps:
         index, rise = max(jumps, key=lambda jump: jump[1])
@@ -269,15 +271,15 @@ def _first_rule_that_fits(
 
 
 def _not_learned(
-    gap: np.ndarray, end_gap: float, baseline: Baseline, seen: Seen
+    gap: np.ndarray, end_gap: float, baseline: Baseline, symptoms: Symptoms
 ) -> tuple[str, str]:
     name, end = baseline.words(end_gap)
     if len(gap) < FEWEST_STEPS:
         return "too_short", f"{amount(len(gap), 'step')} only"
-    if seen.falling and not all_frozen(seen):  # weights that never moved: luck of the batches
+    if symptoms.falling and not all_frozen(symptoms):  # frozen: luck of the batches
         still = f"{name} still fell by {text(fall(gap))} in the last quarter"
         return "too_short", still + baseline.mark
-    if has_reason_to_stall(seen):
+    if has_reason_to_stall(symptoms):
         return "stalled", ""
     bar = text(baseline.words(baseline.bar)[1])
     return "plateau", f"{name} {text(end)}, bar {bar}{baseline.mark}"

@@ -12,7 +12,7 @@ from rich.text import Text
 from lnexp.config.rules import caveats
 from lnexp.files import strict_json
 from lnexp.messages import amount, one_line
-from lnexp.results.axes import LETTERS, gap_words, others, seed_texts, short_key, value_text
+from lnexp.results.axes import LETTERS, all_foreign, gap_words, seed_texts, short_key, value_text
 from lnexp.results.cells import WITH_HORIZON, all_cells, horizon, outcomes
 from lnexp.results.load import Results
 from lnexp.results.tables import column, python_values
@@ -132,7 +132,7 @@ def _sheet(title: str, axes: list[Column], columns: list[Column], below: list[st
 def cells_sheets(results: Results) -> list[Sheet]:
     cells = all_cells(results.runs, results.axes)
     return [
-        _cells_sheet(cells.loc[cells["sweep"] == sweep], axes, title, others(runs))
+        _cells_sheet(cells.loc[cells["sweep"] == sweep], axes, title, all_foreign(runs))
         for sweep, (runs, axes, title) in zip(results.axes, by_sweep(results), strict=True)
     ]
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lnexp.results import tables as manytables
-from lnexp.results import tables as stored
+from lnexp.results import tables
 from lnexp.results.load import load
 from lnexp.results.tables import (
     BrokenTable,
@@ -23,7 +22,7 @@ from lnexp.results.tables import (
 from lnexp.rows import LayerRow, StepRow, header
 from tests.results.folders import csv_text, write_points, write_run
 
-needs_pyarrow = pytest.mark.skipif(not stored.PYARROW, reason="needs the extra parquet")
+needs_pyarrow = pytest.mark.skipif(not tables.PYARROW, reason="needs the extra parquet")
 
 cell = st.none() | st.floats()
 whole = st.integers(-(2**31), 2**31)
@@ -49,8 +48,8 @@ ROWS = [
 @pytest.fixture(autouse=True)
 def keeps_all(monkeypatch):
     """However short a file is, and however new."""
-    monkeypatch.setattr(stored, "LEAST", 1)
-    monkeypatch.setattr(stored, "SETTLED", -1.0)
+    monkeypatch.setattr(tables, "LEAST", 1)
+    monkeypatch.setattr(tables, "SETTLED", -1.0)
 
 
 @pytest.fixture
@@ -96,7 +95,7 @@ def test_what_is_kept_of_a_table_is_the_table_to_the_bit(tmp_path_factory, rows,
 @needs_pyarrow
 def test_the_second_reading_opens_no_csv(path, monkeypatch):
     stored_table(path, LayerRow, ["step"])
-    monkeypatch.setattr(stored, "read_text", None)
+    monkeypatch.setattr(tables, "read_text", None)
     found, _ = stored_table(path, LayerRow)
     assert len(found) == len(ROWS) and pd.isna(found["grad_norm"][2])
 
@@ -163,10 +162,10 @@ def test_nothing_is_kept_of_a_run_that_goes_on_or_of_half_a_line_or_of_a_short_f
     path, monkeypatch
 ):
     with monkeypatch.context() as patch:
-        patch.setattr(stored, "SETTLED", 60.0)  # written less than a minute ago
+        patch.setattr(tables, "SETTLED", 60.0)  # written less than a minute ago
         assert_right(path)
     with monkeypatch.context() as patch:
-        patch.setattr(stored, "LEAST", 10_000)
+        patch.setattr(tables, "LEAST", 10_000)
         assert_right(path)
     status = path.with_name("status.json")
     status.unlink()
@@ -181,8 +180,8 @@ def test_nothing_is_kept_of_a_run_that_goes_on_or_of_half_a_line_or_of_a_short_f
 @pytest.mark.parametrize(
     ("where", "name", "value"),
     [
-        (stored, "__version__", "0.0.1"), (stored, "FORMAT", 0), (stored.pd, "__version__", "2.0"),
-        (stored, "header", lambda row_type: header(row_type)[:-1]),
+        (tables, "__version__", "0.0.1"), (tables, "FORMAT", 0), (tables.pd, "__version__", "2.0"),
+        (tables, "header", lambda row_type: header(row_type)[:-1]),
     ],
     ids=["lnexp", "format", "pandas", "columns"],
 )  # fmt: skip
@@ -222,7 +221,7 @@ def test_a_folder_that_cannot_be_written_is_read_without_a_word(path, monkeypatc
     monkeypatch.setattr(pyarrow.parquet, "write_table", refuse)
     assert_right(path)
     monkeypatch.undo()
-    monkeypatch.setattr(stored.os, "replace", refuse)
+    monkeypatch.setattr(tables.os, "replace", refuse)
     assert_right(path)
     assert sorted(p.name for p in path.parent.iterdir()) == ["layers.csv", "status.json"]
 
@@ -231,13 +230,13 @@ def test_a_folder_that_cannot_be_written_is_read_without_a_word(path, monkeypatc
 def test_two_readers_at_once_both_read_right(path):
     path.write_text(csv_text(LayerRow, ROWS * 5000))
     code = (
-        "import sys; from pathlib import Path; from lnexp.results import tables as stored\n"
+        "import sys; from pathlib import Path; from lnexp.results import tables\n"
         "from lnexp.rows import LayerRow\n"
-        "stored.SETTLED = -1.0\n"
+        "tables.SETTLED = -1.0\n"
         "for _ in range(5):\n"
-        "    found, _ = stored.stored_table(Path(sys.argv[1]), LayerRow)\n"
+        "    found, _ = tables.stored_table(Path(sys.argv[1]), LayerRow)\n"
         "    print(len(found), found['grad_norm'].isna().sum(), found['step'].sum())\n"
-        "    stored.beside(Path(sys.argv[1])).unlink(missing_ok=True)\n"
+        "    tables.beside(Path(sys.argv[1])).unlink(missing_ok=True)\n"
     )
     at_once = [
         subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True)
@@ -248,7 +247,7 @@ def test_two_readers_at_once_both_read_right(path):
 
 
 def test_without_pyarrow_nothing_is_kept(path, monkeypatch):
-    monkeypatch.setattr(stored, "PYARROW", False)
+    monkeypatch.setattr(tables, "PYARROW", False)
     assert_right(path)
     assert not beside(path).exists()
 
@@ -292,8 +291,8 @@ def test_many_tables_are_what_each_is_alone(tmp_path_factory, files, columns, to
             text = file if isinstance(file, bytes) else csv_text(LayerRow, file).encode()
             path.write_bytes(text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(manytables, "TOGETHER", together)
-        patch.setattr(manytables, "LEAST", least)
+        patch.setattr(tables, "TOGETHER", together)
+        patch.setattr(tables, "LEAST", least)
         found, lengths, notes = many_tables(paths, LayerRow, columns)
     expected, counts, told = one_by_one(paths, LayerRow, columns)
     assert_same(found, expected)
@@ -308,7 +307,7 @@ def test_a_long_table_of_a_sweep_is_the_same_kept_or_not(tmp_path, monkeypatch):
         write_run(sweep, f"r{i}", layers=rows)
     results = load(sweep)
     first, second = results.layers(), results.layers()
-    monkeypatch.setattr(stored, "PYARROW", False)
+    monkeypatch.setattr(tables, "PYARROW", False)
     assert_same(first, results.layers())
     assert_same(second, results.layers())
     assert second.groupby("run", observed=False).size().tolist() == [0, 50, 100]
