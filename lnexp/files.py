@@ -62,13 +62,16 @@ def write_whole(path: Path, content: str | bytes | memoryview) -> None:
 
 
 def plain(value: Any) -> Any:
-    """What JSON has: numpy's numbers unwrapped, a number that is not finite as its word."""
+    """What JSON has: numpy's numbers unwrapped, pandas' <NA> as null, a number that is not finite
+    as its word."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if type(value).__module__ == "numpy":
         value = value.item()
+    if type(value).__name__ == "NAType":
+        return None
     if isinstance(value, float) and not isfinite(value):
         return str(value)  # nan, inf or -inf
     return value

@@ -1,4 +1,5 @@
-"""Training logs of other tools, read as they are: a dict a row, in the file's order.
+"""Training logs of other tools: read as they are, a dict a row, in the file's order; then as rows
+of steps.csv, by which name is which column, one row a step.
 
 Free of torch and pandas.
 """
@@ -9,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from lnexp.rows import StepRow, header
 
 
 @dataclass(frozen=True)
-class Entry:
+class LogEntry:
     line: int  # of the file; of a JSON document, the entry's number
     values: dict[str, Any]
 
@@ -28,7 +29,7 @@ class Entry:
 @dataclass(frozen=True)
 class Log:
     format: str
-    entries: list[Entry]
+    entries: list[LogEntry]
     notes: list[str]
 
     @property
@@ -65,7 +66,7 @@ def _json(path: Path, text: str) -> Log | None:
     if not isinstance(history, list) or not all(isinstance(row, dict) for row in history):
         return None
     # The row that closes a training holds averages over all of it.
-    entries = [Entry(i, row) for i, row in enumerate(history, 1) if "train_runtime" not in row]
+    entries = [LogEntry(i, row) for i, row in enumerate(history, 1) if "train_runtime" not in row]
     left_out = len(history) - len(entries)
     notes = [f"{left_out} closing row (train_runtime, ...) left out"] if left_out else []
     return Log("trainer_state.json", entries, notes)
@@ -86,7 +87,7 @@ def _json_lines(path: Path, text: str) -> Log | None:
                 return Log("JSON lines", entries, ["the last line is half-written and left out"])
             raise UserError(f"{path}:{number}: not JSON: {short(line)}") from None
         if isinstance(row, dict):
-            entries.append(Entry(number, _flat(row)))
+            entries.append(LogEntry(number, _flat(row)))
         else:
             others += 1
     return Log("JSON lines", entries, [f"{others} lines are no objects"] * bool(others))
@@ -94,10 +95,10 @@ def _json_lines(path: Path, text: str) -> Log | None:
 
 def _flat(row: dict[str, Any], above: str = "") -> dict[str, Any]:
     """{'train': {'loss': 2}} -> {'train/loss': 2}"""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in row.items():
-        found |= _flat(value, f"{above}{key}/") if isinstance(value, dict) else {above + key: value}
-    return found
+        flat |= _flat(value, f"{above}{key}/") if isinstance(value, dict) else {above + key: value}
+    return flat
 
 
 NUMBER = r"[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?|nan|inf(?:inity)?)"
@@ -113,13 +114,13 @@ def _lines(path: Path, text: str) -> Log | None:
     """nanoGPT's 'iter 100: loss 2.3456, time 12.3ms', 'step 250: train loss 2.1, val loss 2.2'."""
     entries = []
     for number, line in enumerate(text.splitlines(), 1):
-        found = LINE.search(line)
-        if not found:
+        match = LINE.search(line)
+        if not match:
             continue
-        rest = UNIT.sub(r"\1 \2", found[2])
+        rest = UNIT.sub(r"\1 \2", match[2])
         values = {name.strip().lower(): value for name, value in PAIR.findall(rest)}
         if any(map(LOSS.fullmatch, values)):  # a sentence about a loss is none
-            entries.append(Entry(number, {"step": found[1], **values}))
+            entries.append(LogEntry(number, {"step": match[1], **values}))
     single = any("loss" in entry.values for entry in entries)
     estimates = any("train loss" in entry.values for entry in entries)
     notes = []
@@ -150,18 +151,13 @@ def _csv(path: Path, text: str) -> Log | None:
                     break
                 have = f"{len(row)} cells under {len(names)} names"
                 raise UserError(f"{path}:{rows.line_num}: {have}")
-            entries.append(Entry(rows.line_num, dict(zip(names, row, strict=True))))
+            entries.append(LogEntry(rows.line_num, dict(zip(names, row, strict=True))))
     except csv.Error as problem:
         raise UserError(f"{path}:{rows.line_num}: not CSV: {problem}") from None
     return Log("CSV", entries, notes)
 
 
 FORMATS: tuple[Callable[[Path, str], Log | None], ...] = (_json, _json_lines, _lines, _csv)
-
-
-# A log's entries as rows of steps.csv: which name is which column, and one row a step.
-#
-# Free of torch and pandas.
 
 
 COLUMNS = header(StepRow)
@@ -183,7 +179,7 @@ def as_rows(path: Path, log: Log, wishes: Mapping[str, str]) -> Imported:
     """One row a step, in order. UserError where step or loss cannot be found."""
     names = log.names
     columns = choose(path, names, wishes)
-    steps: dict[int, dict[str, float | None]] = {}
+    steps: dict[int, dict[str, float]] = {}
     notes = list(log.notes)
     without, replaced, newest = 0, 0, -1
     for entry in log.entries:
@@ -191,20 +187,20 @@ def as_rows(path: Path, log: Log, wishes: Mapping[str, str]) -> Imported:
         if step is None:
             without += 1
             continue
-        found = {
+        values = {
             ours: value
             for ours, theirs in columns.items()
             if ours != "step" and (value := _number(path, entry, theirs)) is not None
         }
         # A loss at or before a step that has one: training went back, and went on from there.
-        if "loss" in found:
+        if "loss" in values:
             if step <= newest:
                 later = [s for s in steps if s >= step]
                 replaced += len(later)
                 for s in later:
                     del steps[s]
             newest = step
-        steps.setdefault(step, {}).update(found)
+        steps.setdefault(step, {}).update(values)
     if without:
         notes.append(f"{amount(without, 'row')} without a {columns['step']} left out")
     if replaced:
@@ -232,18 +228,18 @@ def choose(path: Path, names: Sequence[str], wishes: Mapping[str, str]) -> dict[
             raise UserError(f"--map {ours}={theirs}: {path} has no {theirs}; {have}")
     taken = set(wishes.values())
     folded = {name.casefold(): name for name in reversed(names) if name not in taken}
-    found = dict(wishes)
+    chosen = dict(wishes)
     for ours, aliases in ALIASES.items():
         known = [folded[alias] for alias in aliases if alias in folded]
-        if ours not in found and known:
-            found[ours] = known[0]
+        if ours not in chosen and known:
+            chosen[ours] = known[0]
     for ours in ("step", "loss"):
-        if ours not in found:
+        if ours not in chosen:
             raise UserError(f"{path}: which is the {ours}? {have}; write --map {ours}=NAME")
-    return {ours: found[ours] for ours in COLUMNS if ours in found}
+    return {ours: chosen[ours] for ours in COLUMNS if ours in chosen}
 
 
-def _number(path: Path, entry: Entry, name: str) -> float | None:
+def _number(path: Path, entry: LogEntry, name: str) -> float | None:
     """None: not measured."""
     value: Any = entry.values.get(name)
     if value is None or (isinstance(value, str) and value.strip().casefold() in EMPTY):
@@ -251,11 +247,11 @@ def _number(path: Path, entry: Entry, name: str) -> float | None:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        said = short(str(value))
-        raise UserError(f"{path}:{entry.line}: {name} is {said}, not a number") from None
+        text = short(str(value))
+        raise UserError(f"{path}:{entry.line}: {name} is {text}, not a number") from None
 
 
-def _step(path: Path, entry: Entry, name: str) -> int | None:
+def _step(path: Path, entry: LogEntry, name: str) -> int | None:
     value = _number(path, entry, name)
     if value is None:
         return None
@@ -264,9 +260,8 @@ def _step(path: Path, entry: Entry, name: str) -> int | None:
     return int(value)
 
 
-def _row(step: int, found: Mapping[str, float | None]) -> StepRow:
-    values: dict[str, Any] = {name: found.get(name) for name in COLUMNS if name != "step"}
+def _row(step: int, values: Mapping[str, float]) -> StepRow:
+    cells: dict[str, Any] = {name: values.get(name) for name in COLUMNS if name != "step"}
     for name in WHOLE:
-        value = values[name]
-        values[name] = int(value) if value is not None and isfinite(value) else None
-    return StepRow(step=step, **values)
+        cells[name] = int(values[name]) if isfinite(values.get(name, nan)) else None
+    return StepRow(step=step, **cells)

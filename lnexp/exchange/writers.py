@@ -1,19 +1,21 @@
-"""A run's tables as other tools keep them: by step, a number a key. Free of torch."""
+"""Results in the formats of other tools, by step, a number a key. A new format is one entry of
+WRITERS.
+
+Free of torch.
+"""
 
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from lnexp.exchange.vocabulary import LAYER_KEYS, STEP_KEYS, place
-from lnexp.files import strict_json, write_whole
+from lnexp.files import plain, strict_json, write_whole
 from lnexp.results.load import Results
-from lnexp.results.tables import column, numbers
+from lnexp.results.tables import arrow_table, column, numbers
 
 
 def history(results: Results) -> pd.DataFrame:
@@ -35,14 +37,14 @@ def _places(layers: pd.DataFrame) -> pd.Series:
 
 def _long(frame: pd.DataFrame, name: str, key: pd.Series) -> pd.DataFrame:
     values = column(frame, name)
-    there = values.notna().to_numpy()
+    measured = values.notna().to_numpy()
     return pd.DataFrame(
         {
-            "sweep": frame["sweep"].to_numpy(dtype=object)[there],
-            "run": frame["run"].to_numpy(dtype=object)[there],
-            "step": frame["step"].to_numpy()[there],
-            "key": key.to_numpy(dtype=object)[there],
-            "value": numbers(values)[there],
+            "sweep": frame["sweep"].to_numpy(dtype=object)[measured],
+            "run": frame["run"].to_numpy(dtype=object)[measured],
+            "step": frame["step"].to_numpy()[measured],
+            "key": key.to_numpy(dtype=object)[measured],
+            "value": numbers(values)[measured],
         }
     )
 
@@ -60,21 +62,11 @@ def by_run(results: Results) -> Iterator[tuple[dict[str, Any], list[tuple[int, d
 
 
 def _steps(table: pd.DataFrame) -> list[tuple[int, dict[str, float]]]:
-    found: dict[int, dict[str, float]] = {}
+    steps: dict[int, dict[str, float]] = {}
     columns = (table[name].tolist() for name in ("step", "key", "value"))
     for step, key, value in zip(*columns, strict=True):
-        found.setdefault(step, {})[key] = value
-    return list(found.items())
-
-
-def plain(value: Any) -> Any:
-    """For JSON: null where not measured, a non-finite number as nan, inf or -inf."""
-    if value is None or value is pd.NA:
-        return None
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    value = value.item() if isinstance(value, np.generic) else value
-    return str(value) if isinstance(value, float) and not isfinite(value) else value
+        steps.setdefault(step, {})[key] = value
+    return list(steps.items())
 
 
 def facts(row: dict[str, Any]) -> dict[str, Any]:
@@ -83,18 +75,19 @@ def facts(row: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in known.items() if value is not None and value != ""}
 
 
-# Results in the formats of other tools. A new format is one entry of WRITERS. Free of torch.
-
-
 def to_json(results: Results, folder: Path) -> list[Path]:
     """results.json: each run's facts, history and events; strict, NaN and Inf as words."""
     events = results.events()
     runs = []
     for row, steps in by_run(results):
         mine = (events["run"] == row["run"]) & (events["sweep"] == row["sweep"])
-        told = [{"step": step, **{key: plain(v) for key, v in got.items()}} for step, got in steps]
-        happened = events.loc[mine].drop(columns=["run", "sweep"]).to_dict("records")
-        runs.append({**facts(row), "history": told, "events": happened})
+        runs.append(
+            {
+                **facts(row),
+                "history": [{"step": step, **values} for step, values in steps],
+                "events": events.loc[mine].drop(columns=["run", "sweep"]).to_dict("records"),
+            }
+        )
     path = folder / "results.json"
     write_whole(path, strict_json({"schema": 1, "runs": runs}, indent=None))
     return [path]
@@ -102,24 +95,18 @@ def to_json(results: Results, folder: Path) -> list[Path]:
 
 def to_parquet(results: Results, folder: Path) -> list[Path]:
     """runs.parquet, history.parquet (sweep, run, step, key, value), events.parquet."""
-    import pyarrow as pa  # pyright: ignore[reportMissingImports]
     import pyarrow.parquet as pq  # pyright: ignore[reportMissingImports]
 
     runs = results.runs.drop(columns="folder")
     texts = [n for n in runs if runs[n].dtype == object]  # settings of several types, lists
     runs = runs.assign(**{n: runs[n].map(_word).astype("str") for n in texts})
     written = []
-    for name, frame in (
-        ("runs", runs),
-        ("history", history(results)),
-        ("events", results.events()),
-    ):
+    tables = {"runs": runs, "history": history(results), "events": results.events()}
+    for name, frame in tables.items():
         for key in ("sweep", "run"):
             frame[key] = frame[key].astype(str)
         path = folder / f"{name}.parquet"
-        # A column's own mask says what was not measured; NaN stays NaN.
-        columns = {column: pa.array(frame[column], from_pandas=False) for column in frame}
-        pq.write_table(pa.table(columns), path)
+        pq.write_table(arrow_table(frame), path)
         written.append(path)
     return written
 
@@ -144,10 +131,10 @@ def to_tensorboard(results: Results, folder: Path) -> list[Path]:
         lines = [f"| {key} | {value} |" for key, value in facts(row).items()]
         about = text_pb("lnexp/run", "\n".join(["| key | value |", "|---|---|", *lines]))
         writer.add_event(Event(wall_time=end - last, step=0, summary=about))
-        for step, found in steps:
-            values = [Summary.Value(tag=key, simple_value=value) for key, value in found.items()]
-            at = end - last + found.get("train/seconds", last)
-            writer.add_event(Event(wall_time=at, step=step, summary=Summary(value=values)))
+        for step, values in steps:
+            scalars = [Summary.Value(tag=key, simple_value=value) for key, value in values.items()]
+            at = end - last + values.get("train/seconds", last)
+            writer.add_event(Event(wall_time=at, step=step, summary=Summary(value=scalars)))
         writer.close()
         written.append(path)
     return written
@@ -178,8 +165,8 @@ def to_wandb(results: Results, folder: Path) -> list[Path]:
             settings=settings,
             reinit="finish_previous",
         )
-        for step, found in steps:
-            run.log(found, step=step)
+        for step, values in steps:
+            run.log(values, step=step)
         run.finish()
         written.append(Path(run.dir).parent)
     return written

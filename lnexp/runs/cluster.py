@@ -1,5 +1,8 @@
-"""A run on another machine: trained into a folder of its own there, whose files go to the driver
-as they grow.
+"""Runs on a Ray cluster: one task a run; this process alone writes results.
+
+A node trains a run into a folder of its own, whose files go to the driver as they grow, so it needs
+no folder in common with it. A run whose node is lost goes on elsewhere from the last snapshot that
+came back, bit for bit.
 """
 
 import os
@@ -24,6 +27,7 @@ from typing import Any
 from lnexp import __version__
 from lnexp.config.schema import Data, RunConfig
 from lnexp.data import Corpus
+from lnexp.files import write_whole
 from lnexp.messages import UserError, say
 from lnexp.records import Status
 from lnexp.runs import stop
@@ -32,11 +36,15 @@ from lnexp.runs.plan import PlannedRun
 from lnexp.runs.worker import record_failure, train_run
 
 POLL_SECONDS = 0.5
+CONNECT_SECONDS = 10.0
+ANSWER_SECONDS = 30.0
+LOST_SECONDS = 60.0  # for the cluster to notice that a node is gone
+TRIES = 4  # nodes that one run may lose
 LAST = ("checkpoint.pt", "status.json")  # what they say must be covered by the rows sent before
 
 
 @dataclass(frozen=True)
-class Change:
+class FileChange:
     """The file is its first `offset` bytes and then these; None: it is gone."""
 
     file: str
@@ -65,7 +73,7 @@ class Order:
 
 def train_here(
     order: Order, corpus: Corpus, stopping: Callable[[], bool]
-) -> Iterator[list[Change] | Status]:
+) -> Iterator[list[FileChange] | Status]:
     """The run folder's changes as they come, and at last its status."""
     if order.version != __version__:
         raise RuntimeError(f"lnexp is {__version__} on this node and {order.version} here")
@@ -77,7 +85,7 @@ def train_here(
         folder.mkdir()
         for name, content in order.held.items():
             (folder / name).write_bytes(content)
-        changes, statuses = Changes(folder), list[Status]()
+        changes, statuses = FolderChanges(folder), list[Status]()
         work = (str(folder), order.config, order.device, order.sha256, order.may_take(), corpus)
         thread = Thread(target=lambda: statuses.append(train_run(*work)), daemon=True)
         thread.start()
@@ -85,14 +93,14 @@ def train_here(
             thread.join(POLL_SECONDS)
             if not stop.asked() and stopping():
                 stop.ask()
-            if found := changes.take():
-                yield found
-        if found := changes.take():
-            yield found
+            if fresh := changes.take():
+                yield fresh
+        if fresh := changes.take():
+            yield fresh
         yield statuses[0]
 
 
-class Changes:
+class FolderChanges:
     """What is new in a folder since the last look."""
 
     def __init__(self, folder: Path) -> None:
@@ -102,14 +110,14 @@ class Changes:
         # past its old size at the next look; one that this run wrote only grows.
         self.sent = set[str]()
 
-    def take(self) -> list[Change]:
+    def take(self) -> list[FileChange]:
         # A snapshot is looked at before the rows and sent after them: rows may be ahead of it.
         late = [change for name in LAST if (change := self._of(name))]
         names = {path.name for path in self.folder.iterdir()} | set(self.seen)
         rest = sorted(name for name in names if name not in LAST and not name.endswith(".tmp"))
         return [change for name in rest if (change := self._of(name))] + late
 
-    def _of(self, name: str) -> Change | None:
+    def _of(self, name: str) -> FileChange | None:
         path, before = self.folder / name, self.seen.get(name)
         try:
             with path.open("rb") as file:
@@ -123,18 +131,18 @@ class Changes:
         except FileNotFoundError:
             if self.seen.pop(name, None) is None:
                 return None
-            return Change(name, 0, None)
+            return FileChange(name, 0, None)
         self.sent.add(name)
         self.seen[name] = (now[0], offset + len(content), now[2])
-        return Change(name, offset, content)
+        return FileChange(name, offset, content)
 
 
-def _mark(found: os.stat_result) -> tuple[int, int, int]:
+def _mark(stat: os.stat_result) -> tuple[int, int, int]:
     """Which file it is, its size, and when it was written."""
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-def apply(folder: Path, changes: list[Change]) -> None:
+def apply(folder: Path, changes: list[FileChange]) -> None:
     """Make the driver's folder what the node's is; a whole file by rename."""
     folder.mkdir(parents=True, exist_ok=True)
     for change in changes:
@@ -142,9 +150,7 @@ def apply(folder: Path, changes: list[Change]) -> None:
         if change.content is None:
             path.unlink(missing_ok=True)
         elif change.offset == 0:
-            draft = path.with_name(path.name + ".tmp")
-            draft.write_bytes(change.content)
-            draft.replace(path)
+            write_whole(path, change.content)
         else:
             with path.open("r+b") as file:
                 file.seek(change.offset)
@@ -160,18 +166,6 @@ def held(folder: Path) -> dict[str, bytes]:
     return {
         path.name: path.read_bytes() for path in files if path.suffix not in (".tmp", ".parquet")
     }
-
-
-# Runs on a Ray cluster: one task a run; this process alone writes results.
-#
-# Nodes need no folder in common with it. A run whose node is lost goes on elsewhere from the last
-# snapshot that came back, bit for bit.
-
-
-CONNECT_SECONDS = 10.0
-ANSWER_SECONDS = 30.0
-LOST_SECONDS = 60.0  # for the cluster to notice that a node is gone
-TRIES = 4  # nodes that one run may lose
 
 
 def cluster(address: str, gpus_per_run: float, at_once: int | None) -> Executor:
@@ -200,10 +194,10 @@ def _reachable(address: str) -> None:
     command = [sys.executable, "-m", "ray.scripts.scripts", "status", f"--address={address}"]
     quiet = subprocess.DEVNULL
     try:
-        found = subprocess.run(
+        answer = subprocess.run(
             command, stdin=quiet, stdout=quiet, stderr=quiet, timeout=ANSWER_SECONDS
         )
-        why = f"`ray status --address={address}` says why" if found.returncode else ""
+        why = f"`ray status --address={address}` says why" if answer.returncode else ""
     except subprocess.TimeoutExpired:
         why = f"no answer in {ANSWER_SECONDS:g} seconds"
     if why:
@@ -335,8 +329,12 @@ class _Driver:
                     why = "the worker process died (out of memory?)"
                     return record_failure(path, why, f"{error}\n")
                 if left:
-                    kept = (path / "checkpoint.pt").exists()
-                    start = "from its last snapshot" if kept else "at step 0: no snapshot came back"
+                    has_snapshot = (path / "checkpoint.pt").exists()
+                    start = (
+                        "from its last snapshot"
+                        if has_snapshot
+                        else "at step 0: no snapshot came back"
+                    )
                     say(f"{run.name}: its node was lost; it starts again {start}")
         why = f"{TRIES} nodes were lost under it"
         return record_failure(path, why, f"{why}\n")

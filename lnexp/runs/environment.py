@@ -1,7 +1,8 @@
-"""The number types that a model really computes in, read off one forward.
+"""env.json: what a run really used, read off the objects that trained it.
 
-CPU autocast leaves LayerNorm and softmax in half precision, CUDA's lifts them to fp32: what a
-config says and what a kernel does are two things.
+The number types that a model computes in are read off one forward. CPU autocast leaves LayerNorm
+and softmax in half precision, CUDA's lifts them to fp32: what a config says and what a kernel does
+are two things.
 """
 
 import platform
@@ -42,7 +43,7 @@ KINDS = {
 class _Observer(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[str, set[str]] = {}
+        self.dtypes: dict[str, set[str]] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict | None = None
@@ -52,7 +53,7 @@ class _Observer(TorchDispatchMode):
         kind = "softmax" if "scaled_dot_product" in name else KINDS.get(name)
         first = out[0] if isinstance(out, tuple) else out
         if kind and isinstance(first, Tensor):
-            self.found.setdefault(kind, set()).add(str(first.dtype).removeprefix("torch."))
+            self.dtypes.setdefault(kind, set()).add(_name(first.dtype))
         return out
 
 
@@ -71,10 +72,7 @@ def observe(
             F.cross_entropy(model(x_BT).flatten(0, 1), y_BT.flatten())
     finally:
         model.train(was_training)
-    return {kind: ", ".join(sorted(types)) for kind, types in observer.found.items()}
-
-
-# env.json: what a run really used, read off the objects that trained it.
+    return {kind: ", ".join(sorted(types)) for kind, types in observer.dtypes.items()}
 
 
 def environment(state: State, corpus: Corpus, device: str) -> dict[str, Any]:
@@ -88,8 +86,8 @@ def environment(state: State, corpus: Corpus, device: str) -> dict[str, Any]:
         "optimizer": type(state.optimizer).__name__,
         "optimizer_kernel": "fused" if state.optimizer.defaults.get("fused") else "per tensor",
         "precision": state.config.train.precision,
-        "weights_dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
-        "autocast_dtype": str(state.format.autocast or "").removeprefix("torch."),
+        "weights_dtype": _name(next(model.parameters()).dtype),
+        "autocast_dtype": _name(state.format.autocast or ""),
         "compute_dtypes": _compute_dtypes(state),
         "loss_scale": state.scale.value if state.scale.on else None,
         "loss_scaling": "dynamic" if state.scale.dynamic else "fixed" if state.scale.on else "none",
@@ -131,15 +129,16 @@ def _compute_dtypes(state: State) -> dict[str, str]:
     """Of matmul, norm, softmax and loss in a forward of zeros; of the moments: the weights'."""
     shape = (1, state.config.model.context)
     ids_BT = torch.zeros(shape, dtype=torch.long, device=state.batches.device)
-    found = observe(state.model, ids_BT, ids_BT, state.format.forward(ids_BT.device))
-    return {**found, "optimizer": _optimizer_math(state)}
+    dtypes = observe(state.model, ids_BT, ids_BT, state.format.forward(ids_BT.device))
+    # Fused kernels compute in fp32 whatever the weights' type; the others in that type.
+    moments = _name(next(state.model.parameters()).dtype)
+    if moments in ("float16", "bfloat16") and state.optimizer.defaults.get("fused"):
+        moments = "float32"
+    return {**dtypes, "optimizer": moments}
 
 
-def _optimizer_math(state: State) -> str:
-    """Fused kernels compute in fp32 whatever the weights' type; the others in that type."""
-    weights = str(next(state.model.parameters()).dtype).removeprefix("torch.")
-    narrow = weights in ("float16", "bfloat16")
-    return "float32" if narrow and state.optimizer.defaults.get("fused") else weights
+def _name(dtype: torch.dtype | str) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _measured_std(state: State) -> dict[str, float]:

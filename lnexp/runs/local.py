@@ -1,4 +1,5 @@
-"""The memory of this machine, and a run's share of it."""
+"""Workers on this machine: a pool of spawned processes, one a core, and each run's share of its
+memory."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from pebble import ProcessPool
 
 from lnexp.config.schema import RunConfig
 from lnexp.runs.plan import PlannedRun
-from lnexp.runs.stop import SIGNALS, Lines, deaf_children, listen
+from lnexp.runs.stop import SIGNALS, StopPipes, deaf_children, listen
 from lnexp.runs.worker import train_run
 
 FIT = 0.8  # of its share: what a run needs is known within a quarter, and others are here too
@@ -48,9 +49,6 @@ def share(device: str, at_once: float) -> float:
     return FIT * memory(device) / at_once
 
 
-# Workers on this machine: a pool of spawned processes, one a core.
-
-
 @dataclass(frozen=True)
 class Crew:
     """Runs in training or waiting to be; each future gives a Status."""
@@ -61,7 +59,6 @@ class Crew:
 
 # (sweep folder, runs) -> their crew; when it is left, no run of theirs is in training.
 Executor = Callable[[Path, Sequence[PlannedRun]], AbstractContextManager[Crew]]
-
 
 Work = tuple[str, RunConfig, str, str]  # folder, config, device and the text's SHA-256 of a run
 
@@ -78,21 +75,21 @@ def workers(
     next step; whatever still works when this is left is killed."""
     spawn = get_context("spawn")  # never fork: torch's threads do not survive it
     with (
-        closing(Lines(spawn)) as lines,
+        closing(StopPipes(spawn)) as pipes,
         ProcessPool(
             max_workers=min(jobs, len(todo)),
             initializer=listen,
-            initargs=lines.heard,
+            initargs=pipes.heard,
             context=spawn,
         ) as pool,
     ):
         try:
             with deaf_children(*SIGNALS):  # the first call starts the workers
                 futures: list[Future] = [pool.schedule(task, arguments) for arguments in todo]
-            yield futures, lines.stop
+            yield futures, pipes.stop
         finally:
             pool.stop()
-            lines.end()
+            pipes.end()
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""How a sweep's parent stops its workers: over two pipes, never by a signal.
+"""How a sweep stops: Ctrl-C and termination reach the parent alone, which decides, and stops its
+workers over two pipes, never by a signal.
 
 A pipe whose end is closed is noticed by every process that holds the other one. A worker that is
-killed leaves no lock behind, and a parent that dies closes both.
+killed leaves no lock behind, and a parent that dies closes both: no worker outlives it.
 """
 
 import os
@@ -13,6 +14,7 @@ from multiprocessing import connection, resource_tracker
 from multiprocessing.context import SpawnContext
 from types import FrameType
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _asked = threading.Event()
 
 
@@ -42,7 +44,7 @@ def listen(stop: connection.Connection, end: connection.Connection) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-class Lines:
+class StopPipes:
     """The parent's ends. `heard` are the workers', the arguments of listen()."""
 
     def __init__(self, context: SpawnContext) -> None:
@@ -57,14 +59,8 @@ class Lines:
         self._end.close()
 
     def close(self) -> None:
-        for line in (self._stop, self._end, *self.heard):
-            line.close()
-
-
-# Ctrl-C and termination: the parent alone decides, and no worker outlives it.
-
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+        for end in (self._stop, self._end, *self.heard):
+            end.close()
 
 
 class Interruption:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from lnexp.rows import StepRow, header, line
-from lnexp.runs.cluster import Change, Changes, apply, held
+from lnexp.runs.cluster import FileChange, FolderChanges, apply, held
 from lnexp.runs.rundir import RunDir
 from tests.runs.small import rows, write_config
 
@@ -211,7 +211,7 @@ def test_a_run_that_starts_anew_leaves_no_row_of_its_first_try(tmp_path):
     for folder in (node, driver):
         folder.mkdir()
         (folder / "steps.csv").write_text(first)
-    changes = Changes(node)
+    changes = FolderChanges(node)
     run = RunDir(node).begin("", {})
     apply(driver, changes.take())
     assert (driver / "steps.csv").read_text() == line(header(StepRow))
@@ -232,7 +232,7 @@ def test_a_run_is_sent_without_plots_and_what_its_readers_keep(tmp_path):
 def test_a_folder_is_followed_as_it_grows_and_rows_go_before_the_snapshot(tmp_path):
     node, driver = tmp_path / "node", tmp_path / "driver"
     node.mkdir()
-    changes = Changes(node)
+    changes = FolderChanges(node)
     assert changes.take() == []
     (node / "steps.csv").write_bytes(b"step\n0\n")
     (node / "checkpoint.pt").write_bytes(b"one")
@@ -243,7 +243,7 @@ def test_a_folder_is_followed_as_it_grows_and_rows_go_before_the_snapshot(tmp_pa
         file.write(b"1\n")
     (node / "half.tmp").write_bytes(b"no")
     second = changes.take()
-    assert second == [Change("steps.csv", 7, b"1\n")]
+    assert second == [FileChange("steps.csv", 7, b"1\n")]
     apply(driver, second)
     assert (driver / "steps.csv").read_bytes() == b"step\n0\n1\n"
     # Cut on a resume: a new file under the old name, and shorter.
