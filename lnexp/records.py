@@ -23,7 +23,7 @@ NOT_KNOWN = "not known"  # it could not be computed in fp64
 NOT_REPRODUCED = "not reproduced"
 
 # The phase and the kind of a birth, in words.
-PHASES: dict[Phase, str] = {
+PHASES = {
     "forward": "in the forward pass",
     "loss": "in the loss",
     "backward": "in the backward pass",

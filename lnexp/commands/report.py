@@ -44,10 +44,10 @@ def folders(path: Path, results: Results) -> dict[str, Path]:
 
 def _watch(path: Path, port: int) -> int:
     from lnexp.report.page import render
-    from lnexp.report.runs import Remembering, stamp_of
+    from lnexp.report.runs import SectionCache, stamp_of
     from lnexp.report.server import Served, serving
 
-    remembered, served = Remembering(), Served()
+    remembered, served = SectionCache(), Served()
     notes = set[str]()
 
     def tell_once(text: str) -> None:  # the page is made again and again
@@ -63,7 +63,7 @@ def _watch(path: Path, port: int) -> int:
         if stamp.text != last:
             claims = judged(results, tell_once)
             parts = (results, claims, where, stamp.newest)
-            served.put(render(*parts, stamp=stamp.text, teller=remembered), stamp.text)
+            served.put(render(*parts, stamp=stamp.text, reader=remembered), stamp.text)
         return stamp.text
 
     with serving(served, port) as address:

@@ -1,4 +1,5 @@
-"""Changes that several findings speak for, each with the figures that do."""
+"""What is worth trying: for a mechanism, a cause or a verdict the changes that its figures speak
+for, each with those figures. Remedies that several of them share stand at the end."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -15,6 +16,13 @@ from lnexp.results.run_folder import DEFAULTS
 EPS = 1e-5  # of Adam: with it (and with 1e-6) fp16 runs at lr 1e-3 that failed at 1e-8 went on
 HIGH_LOSS = 10.0  # times ln V: the logits are far too large
 USELESS_CLIP = 100.0  # a gradient norm that is usually above it needs another cure
+MOVE_TO = 0.1  # of the norm of the weights: what runs that learn come to
+MOST = 6  # suggestions
+GROWING = {
+    "update_norm": "updates, per unit of lr,",
+    "weight_norm": "weights",
+    "grad_norm": "gradients",
+}
 
 
 @dataclass(frozen=True)
@@ -27,93 +35,14 @@ class Suggestion:
 Advice = Iterator[Suggestion]
 
 
-def growth(case: Case) -> Advice:
-    """The very first loss, in fp64 where it has no other, tells of values that grow on their way
-    through the blocks."""
-    first, ln_v, where = case.figures.get("first_loss"), case.env.get("ln_v"), ""
-    wide = case.autopsy.shadow.get("float64") if case.autopsy and case.bad_step == 0 else None
-    if wide is not None and (first is None or not isfinite(first)):
-        first, where = wide.loss, " in fp64"
-    if first is None or ln_v is None or not first > HIGH_LOSS * ln_v:
-        return
-    because = (
-        f"the first loss is {text(first)}{where} (ln V {text(ln_v)}): values grow block by block"
-    )
-    if case.env.get("norms") == 0:
-        yield Suggestion("model.placement", "pre", f"{because}, and no norm holds them")
-    yield Suggestion("model.init", "gpt2", f"{because}; its residual branches start small")
-
-
-def larger_eps(case: Case, because: str) -> Advice:
-    if float(case.settings["train.adam_eps"]) < EPS:
-        more = f"{because}; a larger eps bounds m/eps"
-        yield Suggestion("train.adam_eps", EPS, more)
-    if case.settings["train.precision"] == "fp16":
-        if case.settings["train.loss_scale"] in ("auto", "none"):
-            scaled = f"{because}; gradients 256 times larger have squares that fp16 holds"
-            yield Suggestion("train.loss_scale", 256.0, scaled)
-        master = f"{because}; fp32 master weights and moments hold them"
-        yield Suggestion("train.precision", "fp16-mixed", master)
-
-
-def smaller_steps(case: Case) -> Advice:
-    """Where updates, weights or gradients left their range before the end."""
-    for series, what in GROWING.items():
-        left = case.left(series)
-        if left is not None and left["value"] > left["usual"]:
-            times = text(left["value"] / left["usual"])
-            because = f"the {what} grew to {times} times their usual norm at step {left['step']}"
-            if series == "grad_norm":
-                yield from clip(case, because)
-            yield from gentler(case, because)
-            return
-
-
-GROWING = {
-    "update_norm": "updates, per unit of lr,",
-    "weight_norm": "weights",
-    "grad_norm": "gradients",
-}
-
-
-def gentler(case: Case, because: str) -> Advice:
-    lr, warmup = float(case.settings.get("train.lr", 0)), case.settings.get("train.warmup", 0)
-    if lr > 0:
-        yield Suggestion("train.lr", rounded(lr / 3), because)
-    yield Suggestion("train.warmup", max(100, 2 * warmup), because)
-
-
-def clip(case: Case, because: str) -> Advice:
-    """At the norm that was usual, where the largest was far above it."""
-    norms = case.readings("grad_norm")
-    if len(norms) and isinf(case.settings.get("train.clip", inf)):
-        usual, largest = float(np.median(norms)), float(norms.max())
-        if 0 < usual < USELESS_CLIP and largest > 10 * usual:
-            figures = f"gradient norm {text(largest)} at its largest, {text(usual)} as a rule"
-            yield Suggestion("train.clip", rounded(usual), f"{because}; {figures}")
-
-
-def larger(lr: float, times: float) -> float:
-    return rounded(lr * max(times, 2.0))
-
-
-def rounded(value: float) -> float:
-    """To one significant digit."""
-    return float(f"{value:.0e}")
-
-
-MOVE_TO = 0.1  # of the norm of the weights: what runs that learn come to
-MOST = 6  # suggestions
-
-
 def advice(case: Case) -> list[Suggestion]:
     """The most direct first; a key once, and none that is set so already."""
-    found: dict[str, Suggestion] = {}
+    suggestions: dict[str, Suggestion] = {}
     # What is not known of a watched run is reckoned with as our default.
     for suggestion in _all(replace(case, settings={**DEFAULTS, **case.settings})):
         if case.settings.get(suggestion.key) != suggestion.value:
-            found.setdefault(suggestion.key, suggestion)
-    return list(found.values())[:MOST]
+            suggestions.setdefault(suggestion.key, suggestion)
+    return list(suggestions.values())[:MOST]
 
 
 def _all(case: Case) -> Advice:
@@ -141,7 +70,7 @@ def _fused(case: Case) -> Advice:
     """Rounding inside the fused kernel: without it, and in numbers that round later."""
     autopsy = case.autopsy
     largest = autopsy and autopsy.origin and fused_beyond(autopsy.origin)
-    if autopsy is None or not largest:
+    if not autopsy or not largest:
         return
     because = f"numbers up to {text(largest)} went into the fused kernel"
     yield Suggestion("model.attention", "plain", f"{because}; this shows its share")
@@ -171,26 +100,21 @@ def _zero_variance(case: Case) -> Advice:
 
 
 def _adam(case: Case) -> Advice:
-    yield from larger_eps(case, _says(case))
+    return larger_eps(case, _says(case))
 
 
 def _overflow(case: Case) -> Advice:
-    says = _says(case)
+    says, origin = _says(case), case.autopsy and case.autopsy.origin
     if case.left("adam_underflow") is not None:
-        yield from _underflow_cause(case)
-    narrow = case.autopsy is not None and any(
-        tensor.dtype == "float16"
-        for tensor in (case.autopsy.origin.outputs if case.autopsy.origin else [])
-    )
+        yield from _adam_underflow(case)
     scores = case.left("attn_logit_max")
     if scores is not None:
         because = f"attention scores reached {text(scores['value'])} at step {scores['step']}"
         yield Suggestion("model.qk_norm", True, because)
     scale = case.settings["train.loss_scale"]
-    if isinstance(scale, float) and scale > 1 and case.autopsy and case.autopsy.origin:
-        if case.autopsy.origin.phase == "backward":
-            yield Suggestion("train.loss_scale", scale / 8, f"scaled gradients: {says}")
-    if narrow:
+    if isinstance(scale, float) and scale > 1 and origin and origin.phase == "backward":
+        yield Suggestion("train.loss_scale", scale / 8, f"scaled gradients: {says}")
+    if origin and any(tensor.dtype == "float16" for tensor in origin.outputs):
         top = text(FORMATS["bfloat16"][0])
         yield Suggestion("train.precision", "bf16", f"{says}; bfloat16 ends at {top}")
     yield from growth(case)
@@ -220,10 +144,9 @@ def _says(case: Case) -> str:
 
 
 def _zero_output(case: Case) -> Advice:
-    for event in case.events_of("zero_norm_output"):
+    if event := next(case.events_of("zero_norm_output"), None):
         because = f"{event['module']} gave exactly 0 from step {event['step']} on: squares overflow"
         yield Suggestion("train.precision", "bf16", because)
-        return
 
 
 # Causes.
@@ -240,7 +163,7 @@ def _vanishing(case: Case) -> Advice:
             f"{text(VANISHING)}{when}: the first updates did it"
         )
         yield from gentler(case, because)
-        yield Suggestion("model.init", "gpt2", f"{because}; its residual branches start small")
+        yield small_branches(because)
     else:
         because = f"first/last block gradient is {text(end)}" + (
             "" if start is None else f", and was {text(start)} at step 0: so it began"
@@ -252,13 +175,12 @@ def _vanishing(case: Case) -> Advice:
 
 def _rank_collapse(case: Case) -> Advice:
     left = case.left("token_cosine")
-    cosine = case.causes["rank_collapse"].evidence
     when = "" if left is None else f", above 0.99 from step {left['step']} on"
-    because = f"{cosine}{when}"
+    because = f"{case.causes['rank_collapse'].evidence}{when}"
     yield Suggestion("model.residual", True, f"{because}; a skip keeps what tells tokens apart")
     if left is not None and left["step"] > 0:
         yield from gentler(case, because)
-    yield Suggestion("model.init", "gpt2", f"{because}; its residual branches start small")
+    yield small_branches(because)
 
 
 def _zero_gradient(case: Case) -> Advice:
@@ -294,9 +216,8 @@ def _too_slow(case: Case) -> Advice:
     if "moved" not in because:
         yield Suggestion("train.lr", larger(lr, 3.0), because)
         return
-    start = case.readings("weight_norm")[0]
-    updates = case.readings("update_norm")
-    share = float(updates.mean()) * len(case.steps) / start
+    moved = float(case.readings("update_norm").mean()) * len(case.steps)
+    share = moved / case.readings("weight_norm")[0]
     yield Suggestion("train.lr", larger(lr, MOVE_TO / share), because)
 
 
@@ -308,8 +229,8 @@ def _exploding(case: Case) -> Advice:
     yield from gentler(case, because)
 
 
-def _underflow_cause(case: Case) -> Advice:
-    yield from larger_eps(case, case.causes["adam_underflow"].evidence)
+def _adam_underflow(case: Case) -> Advice:
+    return larger_eps(case, case.causes["adam_underflow"].evidence)
 
 
 CAUSE: dict[str, Callable[[Case], Advice]] = {
@@ -320,7 +241,7 @@ CAUSE: dict[str, Callable[[Case], Advice]] = {
     "warming_up": _warming_up,
     "too_slow": _too_slow,
     "exploding": _exploding,
-    "adam_underflow": _underflow_cause,
+    "adam_underflow": _adam_underflow,
 }
 
 
@@ -356,7 +277,7 @@ def _failed(case: Case) -> Advice:
 
 
 VERDICT: dict[str, Callable[[Case], Advice]] = {
-    "nonfinite": lambda case: smaller_steps(case),
+    "nonfinite": lambda case: smaller_steps(case),  # it stands further down
     "diverged": _unstable,
     "lost": _unstable,
     "spiked": _unstable,
@@ -365,3 +286,78 @@ VERDICT: dict[str, Callable[[Case], Advice]] = {
     "nothing_to_learn": _nothing_to_learn,
     "failed": _failed,
 }
+
+
+# Remedies that several of them share.
+
+
+def growth(case: Case) -> Advice:
+    """The very first loss, in fp64 where it has no other, tells of values that grow on their way
+    through the blocks."""
+    first, ln_v, where = case.figures.get("first_loss"), case.env.get("ln_v"), ""
+    wide = case.autopsy.shadow.get("float64") if case.autopsy and case.bad_step == 0 else None
+    if wide is not None and (first is None or not isfinite(first)):
+        first, where = wide.loss, " in fp64"
+    if first is None or ln_v is None or not first > HIGH_LOSS * ln_v:
+        return
+    because = (
+        f"the first loss is {text(first)}{where} (ln V {text(ln_v)}): values grow block by block"
+    )
+    if case.env.get("norms") == 0:
+        yield Suggestion("model.placement", "pre", f"{because}, and no norm holds them")
+    yield small_branches(because)
+
+
+def small_branches(because: str) -> Suggestion:
+    return Suggestion("model.init", "gpt2", f"{because}; its residual branches start small")
+
+
+def larger_eps(case: Case, because: str) -> Advice:
+    if float(case.settings["train.adam_eps"]) < EPS:
+        more = f"{because}; a larger eps bounds m/eps"
+        yield Suggestion("train.adam_eps", EPS, more)
+    if case.settings["train.precision"] == "fp16":
+        if case.settings["train.loss_scale"] in ("auto", "none"):
+            scaled = f"{because}; gradients 256 times larger have squares that fp16 holds"
+            yield Suggestion("train.loss_scale", 256.0, scaled)
+        master = f"{because}; fp32 master weights and moments hold them"
+        yield Suggestion("train.precision", "fp16-mixed", master)
+
+
+def smaller_steps(case: Case) -> Advice:
+    """Where updates, weights or gradients left their range before the end."""
+    for series, what in GROWING.items():
+        left = case.left(series)
+        if left is not None and left["value"] > left["usual"]:
+            times = text(left["value"] / left["usual"])
+            because = f"the {what} grew to {times} times their usual norm at step {left['step']}"
+            if series == "grad_norm":
+                yield from clip(case, because)
+            yield from gentler(case, because)
+            return
+
+
+def gentler(case: Case, because: str) -> Advice:
+    lr, warmup = float(case.settings.get("train.lr", 0)), case.settings.get("train.warmup", 0)
+    if lr > 0:
+        yield Suggestion("train.lr", rounded(lr / 3), because)
+    yield Suggestion("train.warmup", max(100, 2 * warmup), because)
+
+
+def clip(case: Case, because: str) -> Advice:
+    """At the norm that was usual, where the largest was far above it."""
+    norms = case.readings("grad_norm")
+    if len(norms) and isinf(case.settings.get("train.clip", inf)):
+        usual, largest = float(np.median(norms)), float(norms.max())
+        if 0 < usual < USELESS_CLIP and largest > 10 * usual:
+            figures = f"gradient norm {text(largest)} at its largest, {text(usual)} as a rule"
+            yield Suggestion("train.clip", rounded(usual), f"{because}; {figures}")
+
+
+def larger(lr: float, times: float) -> float:
+    return rounded(lr * max(times, 2.0))
+
+
+def rounded(value: float) -> float:
+    """To one significant digit."""
+    return float(f"{value:.0e}")

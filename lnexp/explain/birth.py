@@ -13,7 +13,7 @@ from lnexp.explain.words import (
     op_words,
     tensor_words,
 )
-from lnexp.records import NOT_KNOWN, NUMERICAL, OVERFLOW, Autopsy, Birth
+from lnexp.records import KINDS, NOT_KNOWN, NUMERICAL, OVERFLOW, PHASES, Autopsy, Birth
 from lnexp.results.causes import UNDERFLOW, text
 
 # Largest number and smallest above 0 of each format.
@@ -23,14 +23,7 @@ FORMATS = {
     "float32": (3.4028234663852886e38, 2.0**-149),
     "float64": (1.7976931348623157e308, 2.0**-1074),
 }
-NAMES = {"inf": "Inf", "nan": "NaN"}
 FUSED_LIMIT = 1e10  # inputs of a fused attention beyond which its backward is rounding alone
-PHASES = {
-    "forward": "in the forward pass",
-    "loss": "in the loss",
-    "backward": "in the backward pass",
-    "optimizer": "in the optimizer's update",
-}
 
 
 @dataclass(frozen=True)
@@ -44,10 +37,10 @@ class Mechanism:
 def mechanism(autopsy: Autopsy) -> Mechanism:
     """The first that fits."""
     if not autopsy.reproduced or autopsy.origin is None:
-        seen = f"loss {_told(autopsy.loss)}, gradient norm {_told(autopsy.grad_norm)}"
+        seen = f"loss {_figure(autopsy.loss)}, gradient norm {_figure(autopsy.grad_norm)}"
         return Mechanism("not_reproduced", f"the replay of the step came out finite ({seen})")
-    found = (rule(autopsy.origin, autopsy) for rule in RULES)
-    return next(fits for fits in found if fits is not None)
+    mechanisms = (rule(autopsy.origin, autopsy) for rule in RULES)
+    return next(fits for fits in mechanisms if fits is not None)
 
 
 def _given(origin: Birth, _: Autopsy) -> Mechanism | None:
@@ -69,8 +62,8 @@ def _no_moment(origin: Birth, autopsy: Autopsy) -> Mechanism | None:
         )
     return Mechanism(
         "adam_underflow",
-        f"the second moment is 0 under a gradient of {_told(update.gradient)}, so the update is "
-        f"the first moment {_told(update.exp_avg)} over eps {_told(update.eps_held)}",
+        f"the second moment is 0 under a gradient of {_figure(update.gradient)}, so the update is "
+        f"the first moment {_figure(update.exp_avg)} over eps {_figure(update.eps_held)}",
     )
 
 
@@ -94,7 +87,7 @@ def _exp_overflow(origin: Birth, _: Autopsy) -> Mechanism | None:
     score = (origin.attention or {}).get("largest_score", into.max)
     return Mechanism(
         "exp_overflow",
-        f"the exponential of {_told(score)}; {into.dtype} holds exp(x) up to x = {limit:.1f}",
+        f"the exponential of {_figure(score)}; {into.dtype} holds exp(x) up to x = {limit:.1f}",
     )
 
 
@@ -152,7 +145,7 @@ def _overflow(origin: Birth, autopsy: Autopsy) -> Mechanism | None:
     return Mechanism(
         "overflow",
         f"the result is beyond {dtype}, which ends at {text(FORMATS[dtype][0])}; the largest "
-        f"number that went in was {_told(largest_input(origin))}",
+        f"number that went in was {_figure(largest_input(origin))}",
     )
 
 
@@ -195,15 +188,15 @@ def origin_words(autopsy: Autopsy, depth: int) -> Iterator[str]:
         origin.phase, origin.module, origin.op,
     ):  # fmt: skip
         yield (
-            f"It spread: the first bad gradient ({NAMES[bad.kind]}) was in "
-            f"{module_words(bad.module, depth)}; the loss was {_told(autopsy.loss)}."
+            f"It spread: the first bad gradient ({KINDS[bad.kind]}) was in "
+            f"{module_words(bad.module, depth)}; the loss was {_figure(autopsy.loss)}."
         )
 
 
 def born(origin: Birth) -> str:
     """'NaN was born', or 'Inf and NaN were born' where both came out."""
     both = any(t.inf for t in origin.outputs) and any(t.nan for t in origin.outputs)
-    return "Inf and NaN were born" if both else f"{NAMES[origin.kind]} was born"
+    return "Inf and NaN were born" if both else f"{KINDS[origin.kind]} was born"
 
 
 def fused_beyond(origin: Birth) -> float | None:
@@ -252,7 +245,7 @@ def _rounding(autopsy: Autopsy, depth: int) -> str:
     inside = "here" if block is None else "inside this block"
     return (
         f"{fits} {inside}, multiplied by numbers of size "
-        f"{_told(largest_input(origin))}, not the gradient itself."
+        f"{_figure(largest_input(origin))}, not the gradient itself."
     )
 
 
@@ -265,9 +258,9 @@ def _update_words(autopsy: Autopsy) -> Iterator[str]:
         "gradient": update.gradient, "first moment": update.exp_avg,
         "second moment": update.exp_avg_sq,
     }  # fmt: skip
-    told = ", ".join(f"{name} {text(v)}" for name, v in figures.items() if v is not None)
-    moved = f"{_told(update.weight_before)} -> {_told(update.weight_after)}"
-    yield f"Weight {update.parameter}{at}: {moved} ({told})."
+    known = ", ".join(f"{name} {text(v)}" for name, v in figures.items() if v is not None)
+    moved = f"{_figure(update.weight_before)} -> {_figure(update.weight_after)}"
+    yield f"Weight {update.parameter}{at}: {moved} ({known})."
     if update.eps is not None and update.eps_held is not None:
         yield (
             f"The {update.kernel} kernel holds eps {text(update.eps)} as {text(update.eps_held)} "
@@ -287,5 +280,5 @@ def _smallest(dtype: str) -> str:
     return f"the smallest number above 0 in {dtype} is {FORMATS[dtype][1]:.1g}"
 
 
-def _told(value: float | None) -> str:
+def _figure(value: float | None) -> str:
     return "not known" if value is None else text(value)

@@ -84,8 +84,8 @@ class Case:
 
     def left(self, series: str) -> dict[str, Any] | None:
         """The row of the chain of that series."""
-        rows = [row for row in self.chain.to_dict("records") if row["series"] == series]
-        return rows[0] if rows else None
+        rows = self.chain.to_dict("records")
+        return next((row for row in rows if row["series"] == series), None)
 
     def events_of(self, *kinds: str) -> Iterator[dict[str, Any]]:
         return (event for event in self.events.to_dict("records") if event["kind"] in kinds)
@@ -122,12 +122,12 @@ def _process(folder: Path) -> tuple[Status, list[str]]:
     """status.json; without a usable one the sweep's lock tells whether the run goes on."""
     notes: list[str] = []
     try:
-        process = Status.read(folder)
+        if process := Status.read(folder):
+            return process, notes
     except BrokenRecord as problem:
         notes.append(str(problem))
-        process = None
     running = is_locked(folder.resolve().parent.parent)
-    return process or Status("running" if running else "interrupted"), notes
+    return Status("running" if running else "interrupted"), notes
 
 
 def _without_config(folder: Path) -> Case:
@@ -147,13 +147,13 @@ def _without_config(folder: Path) -> Case:
 
 
 def _which(folder: Path, runs: pd.DataFrame) -> list[str]:
-    """The sweep's most telling runs: one of each process, failures first."""
+    """The sweep's most telling runs: one of each outcome, failures first."""
     rows = runs.to_dict("records")
-    told = {row["verdict"] or row["status"]: row for row in reversed(rows)}
-    order = sorted(told, key=lambda word: word not in FAILURES)
+    first = {row["verdict"] or row["status"]: row["folder"] for row in reversed(rows)}
+    order = sorted(first, key=lambda word: word not in FAILURES)
     return [
         f"{folder}: {len(rows)} runs; explain takes one run folder, for example",
-        *(f"  {told[word]['folder']}  ({word})" for word in order[:NAMED]),
+        *(f"  {first[word]}  ({word})" for word in order[:NAMED]),
     ]
 
 

@@ -201,16 +201,16 @@ def _first_place(name: str, table: pd.DataFrame, leaves: Rule) -> list[dict]:
     order = np.argsort(at, kind="stable")
     steps, values = (column(table, key).to_numpy()[order] for key in ("step", "value"))
     starts = np.searchsorted(at[order], np.arange(len(first)))
-    found = []
+    departures = []
     for place, start, readings in zip(first, starts, np.split(values, starts[1:]), strict=True):
         left = leaves(name, readings)
         if left is not None:
-            found.append((int(steps[start + left.at]), -_distance(left), int(place), left))
-    if not found:
+            departures.append((int(steps[start + left.at]), -_distance(left), int(place), left))
+    if not departures:
         return []
-    step, _, place, left = min(found, key=lambda f: f[:2])
+    step, _, place, left = min(departures, key=lambda departure: departure[:2])
     row = table.iloc[place]
-    return [_row(step, name, left, int(row["layer"]), row["part"], len(found))]
+    return [_row(step, name, left, int(row["layer"]), row["part"], len(departures))]
 
 
 def _rises(name: str, values: np.ndarray) -> Departure | None:
@@ -247,10 +247,10 @@ def _underflow(events: pd.DataFrame) -> list[dict]:
 def _skips(steps: pd.DataFrame) -> list[dict]:
     """Skipped steps in a row that lasted to the end."""
     skipped = column(steps, "skipped")
-    told = skipped.notna().to_numpy()
-    runs = [(on, len(list(group))) for on, group in groupby(numbers(skipped)[told] == 1)]
+    known = skipped.notna().to_numpy()
+    runs = [(on, len(list(group))) for on, group in groupby(numbers(skipped)[known] == 1)]
     if not runs or not runs[-1][0] or runs[-1][1] < SKIPS:
         return []
     count = runs[-1][1]
-    step = column(steps, "step").to_numpy()[told][-count]
+    step = column(steps, "step").to_numpy()[known][-count]
     return [_row(step, "skips", Departure(0, float(count), nan))]

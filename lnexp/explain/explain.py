@@ -1,4 +1,4 @@
-"""Figures beside a verdict: what was read in the forward pass, and what became of the rate."""
+"""One run in words: what happened, the figures that show it, what came before, what to try."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,54 +9,26 @@ from typing import Any
 import pandas as pd
 
 from lnexp.explain.advice import Suggestion, advice
-from lnexp.explain.birth import PHASES, born, mechanism, origin_words
+from lnexp.explain.birth import born, mechanism, origin_words
 from lnexp.explain.case import Case, read_case
 from lnexp.explain.words import layer_words, module_words
+from lnexp.records import PHASES
 from lnexp.rescue.reading import rescue_evidence
 from lnexp.results.causes import text
 from lnexp.results.tables import column, numbers
 
 GONE = 0.01  # of the highest learning rate
-FORWARD = {
-    "act_rms": ("RMS of the residual stream", "After the block."),
-    "norm_input_rms": ("RMS of a norm's input", ""),
-    "token_cosine": ("cosine between tokens", "Near 1 all positions look alike."),
-    "attn_logit_max": ("largest attention score", ""),
+# Why a loss does not move, the plainest reason first.
+STANDSTILL = {
+    "frozen": "Nothing was trained",
+    "zero_gradient": "No gradient arrives",
+    "warming_up": "Still warming up",
+    "vanishing": "Stalled, the gradient vanishes on its way to the first block",
+    "rank_collapse": "Stalled, all tokens look alike",
+    "too_slow": "Too slow",
 }
-
-
-def forward_readings(layers: pd.DataFrame, depth: int) -> Iterator[tuple[str, str, str]]:
-    """Level full: the last reading of the first and of the last block."""
-    layer, step = column(layers, "layer").to_numpy(), column(layers, "step").to_numpy()
-    for name, (words, meaning) in FORWARD.items():
-        values = column(layers, name)
-        there = values.notna().to_numpy() & (layer >= 0) & (layer < depth)
-        if not there.any():
-            continue
-        at = step[there].max()
-        told = []
-        for block, which in ((0, "first"), (depth - 1, "last")):
-            found = numbers(values)[there & (step == at) & (layer == block)]
-            if len(found):
-                told.append(f"{text(float(found[-1]))} in the {which} block")
-        if told:
-            yield words, f"{', '.join(told)} at step {at}", meaning
-
-
-def decay(case: Case) -> str:
-    """'lr had fallen to 0 by the last step (train.schedule: cosine, peak 0.001)', or ''."""
-    schedule, lr = case.settings.get("train.schedule"), case.readings("lr")
-    if schedule == "constant" or not len(lr) or not lr[-1] < GONE * lr.max():
-        return ""
-    gone = f"lr had fallen to {text(float(lr[-1]))} by the last step"
-    which = f"train.schedule: {schedule}, " if schedule else ""
-    return f"{gone} ({which}peak {text(float(lr.max()))})"
-
-
-# One run in words: what happened, the figures that show it, what came before, what to try.
-
-
-# What each cause means, for a reader who has not met it.
+ONLY_STALLED = ("vanishing", "rank_collapse")
+# What each cause and each kind of event means, for a reader who has not met it.
 MEANING = {
     "nonfinite_origin": "The first value that was no number any more.",
     "precision": "The same step in 64-bit numbers has a result: the number format failed.",
@@ -75,15 +47,29 @@ MEANING = {
         "longer follows the gradient."
     ),
 }
+EVENTS = {
+    "zero_norm_output": "A norm gave exactly 0 for an input that is not: its squares overflowed.",
+    "norm_overflow": "Every element is finite; only the norm, a sum of squares, left its format.",
+    "scaler_skip": "Loss scaling looked for its level: no instability.",
+    "skips_in_a_row": "No loss scale was small enough: the run ended.",
+}
 SERIES = {
-    "weight_norm": "weight norm",
+    "act_rms": "RMS of the residual stream",
     "norm_input_rms": "RMS of a norm's input",
-    "act_absmax": "largest activation",
-    "attn_logit_max": "largest attention score",
     "token_cosine": "cosine between tokens",
+    "attn_logit_max": "largest attention score",
+    "act_absmax": "largest activation",
+    "weight_norm": "weight norm",
     "grad_norm": "gradient norm",
     "gradient_ratio": "first/last block gradient",
     "update_norm": "update norm per unit of lr",
+}
+# Read at level full, and what there is to say of it.
+FORWARD = {
+    "act_rms": "After the block.",
+    "norm_input_rms": "",
+    "token_cosine": "Near 1 all positions look alike.",
+    "attn_logit_max": "",
 }
 
 
@@ -102,14 +88,13 @@ class Explanation:
 
 def explain(folder: Path) -> Explanation:
     case = read_case(folder)
+    rows = case.chain.to_dict("records")
     return Explanation(
         case=case,
         diagnosis=diagnosis(case),
         evidence=[*_evidence(case)],
         origin=[*_origin(case)],
-        chain=[
-            row | {"words": chain_words(row, case.depth)} for row in case.chain.to_dict("records")
-        ],
+        chain=[row | {"words": chain_words(row, case.depth)} for row in rows],
         suggestions=advice(case),
         unknown=[*_unknown(case)],
     )
@@ -136,20 +121,6 @@ def diagnosis(case: Case) -> str:
         "too_short": lambda c: f"Too short to tell: {c.judgement.reason}.",
         "plateau": _plateau,
     }[verdict](case)
-
-
-LETTERS = "that of letter frequencies"
-
-# Why a loss does not move, the plainest reason first.
-STANDSTILL = {
-    "frozen": "Nothing was trained",
-    "zero_gradient": "No gradient arrives",
-    "warming_up": "Still warming up",
-    "vanishing": "Stalled, the gradient vanishes on its way to the first block",
-    "rank_collapse": "Stalled, all tokens look alike",
-    "too_slow": "Too slow",
-}
-ONLY_STALLED = ("vanishing", "rank_collapse")
 
 
 def _process(case: Case) -> str:
@@ -181,10 +152,19 @@ def _nonfinite(case: Case) -> str:
 
 
 def _plateau(case: Case) -> str:
-    decayed = decay(case)
-    if decayed:
+    if decayed := _decay(case):
         return f"Flat, under a learning rate that was gone: {case.judgement.reason}; {decayed}."
     return f"Flat, for no reason that was measured: {case.judgement.reason}. More steps may help."
+
+
+def _decay(case: Case) -> str:
+    """'lr had fallen to 0 by the last step (train.schedule: cosine, peak 0.001)', or ''."""
+    schedule, lr = case.settings.get("train.schedule"), case.readings("lr")
+    if schedule == "constant" or not len(lr) or not lr[-1] < GONE * lr.max():
+        return ""
+    gone = f"lr had fallen to {text(float(lr[-1]))} by the last step"
+    which = f"train.schedule: {schedule}, " if schedule else ""
+    return f"{gone} ({which}peak {text(float(lr.max()))})"
 
 
 def _learned(case: Case) -> str:
@@ -205,13 +185,13 @@ def _evidence(case: Case) -> Iterator[tuple[str, str, str]]:
     for cause in case.judgement.causes:
         yield cause.name, cause.evidence, MEANING[cause.name]
     yield from _losses(case)
-    if case.judgement.verdict in ("plateau", "stalled", "too_short") and (gone := decay(case)):
+    if case.judgement.verdict in ("plateau", "stalled", "too_short") and (gone := _decay(case)):
         yield "lr", gone, "With so small a rate a loss stands still, whatever else holds."
     start, end = case.figures.get("grad_ratio_step0"), case.figures.get("grad_ratio_end")
     if start is not None and end is not None and isfinite(start) and isfinite(end):
         says = f"{text(start)} at step 0, {text(end)} at the end"
         yield "first/last block gradient", says, "Runs that learn sit between 0.5 and 10."
-    yield from forward_readings(case.layers, case.depth)
+    yield from _forward(case.layers, case.depth)
     yield from _events(case)
     yield from rescue_evidence(case.folder)
 
@@ -220,18 +200,32 @@ def _losses(case: Case) -> Iterator[tuple[str, str, str]]:
     first, end, gap = (case.figures.get(n) for n in ("first_loss", "end_loss", "end_gap"))
     if first is None or end is None:
         return
-    imported = "imported" in case.env
-    names = {"ln_v": "ln V", "h1": "baseline" if imported else "letter frequencies"}
-    levels = ", ".join(
-        f"{words} {text(case.env[key])}"
-        for key, words in {**names, "floor": "floor"}.items()
-        if case.env.get(key) is not None
-    )
+    h1 = "baseline" if "imported" in case.env else "letter frequencies"
+    names = {"ln_v": "ln V", "h1": h1, "floor": "floor"}
+    known = [key for key in names if case.env.get(key) is not None]
+    levels = ", ".join(f"{names[key]} {text(case.env[key])}" for key in known)
     says = f"{text(first)} at the start, {text(end)} at the end"
     yield "loss", f"{says} ({levels or 'no baseline'})", ""
     if gap is not None and isfinite(gap):
         says = f"{text(gap)}, learned below {text(case.judgement.bar)}"
-        yield "gap", says, f"Loss minus {'the baseline' if case.foreign else LETTERS}."
+        whose = "the baseline" if case.foreign else "that of letter frequencies"
+        yield "gap", says, f"Loss minus {whose}."
+
+
+def _forward(layers: pd.DataFrame, depth: int) -> Iterator[tuple[str, str, str]]:
+    """Level full: the last reading of the first and of the last block."""
+    layer, step = column(layers, "layer").to_numpy(), column(layers, "step").to_numpy()
+    for name, meaning in FORWARD.items():
+        values = column(layers, name)
+        known = values.notna().to_numpy() & (layer >= 0) & (layer < depth)
+        if not known.any():
+            continue
+        at, parts = step[known].max(), []
+        for block, which in ((0, "first"), (depth - 1, "last")):
+            readings = numbers(values)[known & (step == at) & (layer == block)]
+            parts += [f"{text(float(value))} in the {which} block" for value in readings[-1:]]
+        if parts:
+            yield SERIES[name], f"{', '.join(parts)} at step {at}", meaning
 
 
 def _events(case: Case) -> Iterator[tuple[str, str, str]]:
@@ -245,14 +239,6 @@ def _events(case: Case) -> Iterator[tuple[str, str, str]]:
     failing = case.judgement.verdict == "nonfinite"  # its own step makes no update
     if (case.process.skipped or 0) > failing:
         yield "skipped", f"{case.process.skipped} of {len(case.steps)} steps made no update", ""
-
-
-EVENTS = {
-    "zero_norm_output": "A norm gave exactly 0 for an input that is not: its squares overflowed.",
-    "norm_overflow": "Every element is finite; only the norm, a sum of squares, left its format.",
-    "scaler_skip": "Loss scaling looked for its level: no instability.",
-    "skips_in_a_row": "No loss scale was small enough: the run ended.",
-}
 
 
 def _origin(case: Case) -> Iterator[str]:

@@ -15,6 +15,11 @@ from lnexp.files import strict_json
 from lnexp.results.axes import value_text
 
 SCHEMA = 1
+# Settings that the words hold for.
+HELD = (
+    "model.placement", "model.norm", "model.depth", "model.width", "model.init", "train.optimizer",
+    "train.lr", "train.warmup", "train.precision",
+)  # fmt: skip
 
 
 def in_words(explanation: Explanation) -> Group:
@@ -66,11 +71,8 @@ def horizon(case: Case) -> str:
     ]
     if settings.get("model.residual") is False:
         words.append("without residual")
-    steps = (
-        f"{len(case.steps)} of {value_text(settings['train.steps'])} steps"
-        if ("train.steps" in settings)
-        else f"{len(case.steps)} steps"
-    )
+    of = f" of {value_text(settings['train.steps'])}" if "train.steps" in settings else ""
+    steps = f"{len(case.steps)}{of} steps"
     origin = case.env.get("imported")
     if isinstance(origin, dict):
         words.append(f"imported from {origin.get('file')}")
@@ -79,12 +81,6 @@ def horizon(case: Case) -> str:
     seeds = [] if origin or init is None else [f"seeds {init} (init) and {data} (data)"]
     verdict = case.judgement.verdict or case.process.status
     return f"{case.folder.resolve().name}: {verdict}, {', '.join([*words, steps, *seeds])}"
-
-
-HELD = (
-    "model.placement", "model.norm", "model.depth", "model.width", "model.init", "train.optimizer",
-    "train.lr", "train.warmup", "train.precision",
-)  # fmt: skip
 
 
 def as_json(explanation: Explanation) -> str:

@@ -48,8 +48,8 @@ def module_words(name: str, depth: int) -> str:
         if word != "body":
             words.append(PARTS.get(word) or MODULES.get(word) or word)
     words += ["gain" if kind == "weight" and "norm" in words[-1] else kind] if kind else []
-    said = ", ".join(words)
-    return said if said == name else f"{said} ({name})"
+    phrase = ", ".join(words)
+    return phrase if phrase == name else f"{phrase} ({name})"
 
 
 def layer_words(layer: int, part: str, depth: int) -> str:

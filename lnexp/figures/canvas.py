@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from lnexp.figures.style import RC, SIZES, larger, letters, plain, points
+from lnexp.figures.style import RC, SIZES, font, larger, letters, literal
 from lnexp.files import draft_of
 
 DPI = 150
@@ -53,34 +53,30 @@ def frame_words(fig: Figure, title: str, subtitle: str, caption: str) -> None:
     width, height = fig.get_size_inches()
     long = letters(width * 14)
     below = textwrap.wrap(subtitle, long)
-    step = points(0.16) / height  # from line to line
+    step = font(0.16) / height  # from line to line
     start = 1 + step * len(below) + 0.12 / height
-    heading = "\n".join(plain(line) for line in textwrap.wrap(title, letters(width * 9.5)))
-    fig.text(0.01, start, heading, fontsize=points(11), fontweight="bold", va="bottom")
+    heading = "\n".join(literal(line) for line in textwrap.wrap(title, letters(width * 9.5)))
+    fig.text(0.01, start, heading, fontsize=font(11), fontweight="bold", va="bottom")
     for i, line in enumerate(below):
         at = start - step * (i + 1)
-        fig.text(0.01, at, plain(line), fontsize=points(8), color="0.3")
+        fig.text(0.01, at, literal(line), fontsize=font(8), color="0.3")
     for i, line in enumerate(textwrap.wrap(caption, long)):
-        at = -(points(0.14) * (i + 1) + 0.05) / height
-        fig.text(0.01, at, plain(line), fontsize=points(7.5), color="0.3")
+        at = -(font(0.14) * (i + 1) + 0.05) / height
+        fig.text(0.01, at, literal(line), fontsize=font(7.5), color="0.3")
 
 
 def legend_beside(ax: Axes) -> None:
-    """A panel's legend to its right, where it hides no data."""
-    labels = ax.get_legend_handles_labels()[1]
-    if labels:
-        ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1.02), borderaxespad=0)
-        _make_room(ax, sum(label.count("\n") + 1 for label in labels))
-
-
-def _make_room(ax: Axes, lines: int) -> None:
-    """A figure whose rows are as high as a legend of so many lines."""
+    """A panel's legend to its right, where it hides no data; rows become as high as it is."""
+    if not (labels := ax.get_legend_handles_labels()[1]):
+        return
+    ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1.02), borderaxespad=0)
     fig, place = ax.get_figure(root=True), ax.get_subplotspec()
     if fig is None or place is None:
         return
-    rows = place.get_gridspec().nrows
+    lines = sum(label.count("\n") + 1 for label in labels)
     width, height = fig.get_size_inches()
-    fig.set_size_inches(width, max(height, rows * (points(0.17) * lines + 0.6)))
+    rows = place.get_gridspec().nrows
+    fig.set_size_inches(width, max(height, rows * (font(0.17) * lines + 0.6)))
 
 
 def legend_of_all(panels: Sequence[Axes]) -> None:

@@ -1,8 +1,6 @@
-"""What the pictures of one sweep are drawn from, and what all of them say about it."""
+"""What the pictures of one sweep are drawn from, how its panels are laid out, and what pictures
+and panels say about it."""
 
-# pandas' own types call every selection "Series | DataFrame | ndarray": nothing to learn there.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
-# pyright: reportReturnType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,8 +13,7 @@ from matplotlib.figure import Figure
 from lnexp.config.rules import caveats
 from lnexp.figures import frames
 from lnexp.figures.canvas import frame_words, page
-from lnexp.figures.frames import tally
-from lnexp.figures.style import larger, letters, plain, points, say, spread
+from lnexp.figures.style import blank, font, larger, letters, literal, spread
 from lnexp.results.axes import (
     Look,
     axis_texts,
@@ -29,10 +26,11 @@ from lnexp.results.axes import (
 from lnexp.results.tables import column
 
 FACETS = 8  # panels one below the other
+CELLS = 24  # small multiples in one picture
 
 
 @dataclass(frozen=True)
-class Sweep:
+class SweepFrames:
     """What is drawn: the frames of one sweep, its axes, and the user's wishes."""
 
     runs: pd.DataFrame
@@ -70,40 +68,47 @@ class Sweep:
         return fig
 
 
-def nothing(sweep: Sweep, what: str, why: str, *caption: str) -> Figure:
+def nothing(sweep: SweepFrames, what: str, why: str, *caption: str) -> Figure:
     fig, panels = page(1, 1, 7.5, 2.6)
-    say(panels[0, 0], why)
+    blank(panels[0, 0], why)
     return sweep.title(fig, what, *caption)
 
 
-def cut(shown: int, there: int, what: str) -> str:
+def cut(shown: int, total: int, what: str) -> str:
     """What a picture leaves out because it would not fit, or ''."""
-    if shown == there:
+    if shown == total:
         return ""
-    return f"{shown} of {there} {what} shown, spread over the grid; and {there - shown} more."
+    return f"{shown} of {total} {what} shown, spread over the grid; and {total - shown} more."
 
 
-# Small multiples: a panel for each cell of the grid, and what a panel says of its cell.
+def stacked(
+    names: Iterable[str], width: float, height: float, what: str = "panels", **share
+) -> tuple[Figure, dict[str, Axes], str]:
+    """A panel for each name, one below the other, and in words what is left out."""
+    every = list(dict.fromkeys(names))
+    shown = spread(every, FACETS)
+    fig, panels = page(len(shown), 1, width, height, **share)
+    more = cut(len(shown), len(every), what)
+    return fig, dict(zip(shown, panels[:, 0], strict=True)), more
 
 
-CELLS = 24  # small multiples in one picture
-
-
-def chosen_cells(sweep: Sweep, shown: Iterable[str], most: int = CELLS) -> tuple[list[str], str]:
+def chosen_cells(
+    sweep: SweepFrames, shown: Iterable[str], most: int = CELLS
+) -> tuple[list[str], str]:
     """The cells with data or with a run that ended early, and in words what is left out."""
-    runs = {*shown, *sweep.ended["run"]}
-    there = sweep.cells[sweep.cells["run"].isin(runs)]
-    every = list(dict.fromkeys(there["facet"]))
+    early = set(sweep.ended["run"])
+    rows = sweep.cells[sweep.cells["run"].isin({*shown, *early})]
+    every = list(dict.fromkeys(rows["facet"]))
     cells = spread(every, most)
     more = cut(len(cells), len(every), "cells")
-    left = there.loc[~there["facet"].isin(cells), "run"]
-    if early := int(left.isin(list(sweep.ended["run"])).sum()):
-        more += f" Of the runs left out, {early} ended early."
+    left_out = rows.loc[~rows["facet"].isin(cells), "run"]
+    if count := int(left_out.isin(early).sum()):
+        more += f" Of the runs left out, {count} ended early."
     return cells, more
 
 
 def multiples(
-    sweep: Sweep, shown: Sequence[str], height: float, **share
+    sweep: SweepFrames, shown: Sequence[str], height: float, **share
 ) -> tuple[Figure, dict[str, Axes], str]:
     """A panel for each chosen cell; rows and columns follow the grid where it is full."""
     cells, more = chosen_cells(sweep, shown)
@@ -120,16 +125,16 @@ def multiples(
     return fig, dict(zip(cells, panels.flat, strict=False)), more
 
 
-def cell_words(sweep: Sweep, shown: Iterable[str]) -> dict[str, str]:
+def cell_words(sweep: SweepFrames, shown: Iterable[str]) -> dict[str, str]:
     """'3 of 4 to the end; NaN at step 0 (1 run)', by cell: also of a run that left no reading."""
-    return tally(sweep.cells, sweep.ended, {*shown, *sweep.ended["run"]}, "facet")
+    return frames.tally(sweep.cells, sweep.ended, {*shown, *sweep.ended["run"]}, "facet")
 
 
 def title_cell(ax: Axes, cell: str, words: str, *more: str) -> None:
     width = letters(42)
     lines = textwrap.wrap(cell or "all runs", width) + textwrap.wrap(words, width)
-    text = "\n".join(plain(line) for line in [*lines, *more])
-    ax.set_title(text, fontsize=points(7.5))
+    text = "\n".join(literal(line) for line in [*lines, *more])
+    ax.set_title(text, fontsize=font(7.5))
 
 
 def label_left(panels: Iterable[Axes], label: str) -> None:

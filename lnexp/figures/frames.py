@@ -3,35 +3,32 @@
 In the frames made here NaN and Inf are measured values; what was not measured has no row.
 """
 
-# pandas' own types call every selection "Series | DataFrame | ndarray": nothing to learn there.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
-# pyright: reportReturnType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
-
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
 
 from lnexp.messages import amount
-from lnexp.results.axes import as_number
+from lnexp.results.axes import as_number, axis_texts, level_words
 from lnexp.results.cells import horizon, outcomes
+from lnexp.results.tables import column
 
 NONFINITE = ("NaN", "Inf", "non-finite")
 STOPPED = ("failed", "interrupted", "running")
 
 
-def split(column: pd.Series) -> tuple[np.ndarray, np.ndarray]:
+def split(series: pd.Series) -> tuple[np.ndarray, np.ndarray]:
     """Values as float64, and which were measured: NaN is a measured value, <NA>, None, '' not."""
-    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "fiub":
-        return column.to_numpy(dtype=float), np.ones(len(column), dtype=bool)
-    if isinstance(column.dtype, np.dtype) or pd.api.types.is_string_dtype(column.dtype):
-        cells = [_number(cell) for cell in column.astype(object)]
+    if isinstance(series.dtype, np.dtype) and series.dtype.kind in "fiub":
+        return series.to_numpy(dtype=float), np.ones(len(series), dtype=bool)
+    if isinstance(series.dtype, np.dtype) or pd.api.types.is_string_dtype(series.dtype):
+        cells = [_number(cell) for cell in series.astype(object)]
         return (
             np.array([np.nan if cell is None else cell for cell in cells], dtype=float),
             np.array([cell is not None for cell in cells], dtype=bool),
         )
-    measured = ~column.isna().to_numpy(dtype=bool)
-    return column.to_numpy(dtype=float, na_value=np.nan), measured
+    known = ~series.isna().to_numpy(dtype=bool)
+    return series.to_numpy(dtype=float, na_value=np.nan), known
 
 
 def _number(cell: object) -> float | None:
@@ -40,11 +37,11 @@ def _number(cell: object) -> float | None:
     return cell if isinstance(cell, float) else as_number(str(cell))
 
 
-def measured(frame: pd.DataFrame, column: str, keys: Sequence[str]) -> pd.DataFrame:
-    """The rows in which `column` was measured: keys and value."""
-    if column not in frame or not len(frame):
+def measured(frame: pd.DataFrame, name: str, keys: Sequence[str]) -> pd.DataFrame:
+    """The rows in which the column `name` was measured: keys and value."""
+    if name not in frame or not len(frame):
         return pd.DataFrame(columns=[*keys, "value"], dtype=object)
-    values, known = split(frame[column])
+    values, known = split(frame[name])
     out = frame.loc[known, list(keys)].copy()
     out["value"] = values[known]
     if "run" in keys:
@@ -61,18 +58,17 @@ def endings(runs: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     The kind is read from the recorded numbers; 'non-finite' where none of them shows which.
     """
     last = measured(steps, "loss", ["run", "step"]).groupby("run")["step"].max()
-    born, known = split(runs["first_bad_step"]) if "first_bad_step" in runs else ([], [])
-    births = zip(runs["run"] if "run" in runs else [], born, known, strict=False)
-    bad = _first_nonfinite(steps, {run: step for run, step, told in births if told})
+    births, known = split(column(runs, "first_bad_step"))
+    born = dict(zip(column(runs, "run")[known], births[known], strict=True))
+    bad = _first_nonfinite(steps, born)
+    words = (axis_texts(runs, key) for key in ("status", "verdict"))
     rows = []
-    for i, run in enumerate(runs["run"] if "run" in runs else []):
-        status = str(runs["status"].iloc[i]) if "status" in runs else ""
-        verdict = str(runs["verdict"].iloc[i]) if "verdict" in runs else ""
-        told = len(known) and known[i] and np.isfinite(born[i])
-        if told or run in bad.index or verdict == "nonfinite":
+    for run, status, verdict in zip(column(runs, "run"), *words, strict=True):
+        recorded = np.isfinite(born.get(run, np.nan))
+        if recorded or run in bad.index or verdict == "nonfinite":
             kind = bad.loc[run, "kind"] if run in bad.index else "non-finite"
             seen = bad.loc[run, "step"] if run in bad.index else last.get(run, np.nan)
-            rows.append((run, kind, born[i] if told else seen))
+            rows.append((run, kind, born[run] if recorded else seen))
         elif status in STOPPED:
             rows.append((run, status, last.get(run, np.nan)))
     frame = pd.DataFrame(rows, columns=["run", "kind", "step"])
@@ -84,17 +80,17 @@ def _first_nonfinite(steps: pd.DataFrame, born: dict[str, float]) -> pd.DataFram
 
     A step that loss scaling skipped is none; the one at which a run stopped made no update either.
     """
-    found = []
-    for order, column in enumerate(("loss", "grad_norm", "update_norm", "weight_norm")):
+    parts = []
+    for order, name in enumerate(("loss", "grad_norm", "update_norm", "weight_norm")):
         keys = ["run", "step", "skipped"] if "skipped" in steps else ["run", "step"]
-        rows = measured(steps, column, keys)
+        rows = measured(steps, name, keys)
         rows = rows[~np.isfinite(rows["value"].to_numpy(dtype=float))]
         if "skipped" in rows:
             skipped, known = split(rows["skipped"])
             early = ~(rows["step"] >= rows["run"].map(born).astype(float))  # or not born at all
             rows = rows[~(known & (skipped == 1) & early)]
-        found.append(rows[["run", "step", "value"]].assign(order=order))
-    rows = pd.concat(found).sort_values(["step", "order"], kind="stable").drop_duplicates("run")
+        parts.append(rows[["run", "step", "value"]].assign(order=order))
+    rows = pd.concat(parts).sort_values(["step", "order"], kind="stable").drop_duplicates("run")
     kinds = np.where(np.isnan(rows["value"].to_numpy(dtype=float)), "NaN", "Inf")
     return rows.assign(kind=kinds).set_index("run")[["step", "kind"]]
 
@@ -134,8 +130,8 @@ def tally(dressed: pd.DataFrame, ended: pd.DataFrame, shown: Iterable[str], key:
     for name, group in dressed.groupby(key, sort=False):
         whole = [run for run in group["run"] if run in have and run not in end.index]
         parts = [f"{len(whole)} of {len(group)} to the end"]
-        there = end.loc[[run for run in group["run"] if run in have and run in end.index]]
-        for kind, rows in there.groupby("kind", sort=False):
+        early = end.loc[[run for run in group["run"] if run in have and run in end.index]]
+        for kind, rows in early.groupby("kind", sort=False):
             when = "after" if kind in STOPPED else "at"
             parts.append(f"{kind} {when} {steps_text(rows['step'])} ({amount(len(rows), 'run')})")
         lacking = group[~group["run"].isin(have)]
@@ -178,20 +174,36 @@ def outcome_words(runs: pd.DataFrame) -> dict[str, str]:
     words = {}
     for outcome in dict.fromkeys(named):
         these = runs[named == outcome]
-        steps = split(these["steps_done"]) if "steps_done" in runs else ([], [])
-        done = [int(n) for n, known in zip(*steps, strict=True) if known and np.isfinite(n)]
+        steps = split(column(these, "steps_done"))[0]
+        done = steps[np.isfinite(steps)].astype(int).tolist()
         words[outcome] = f"{horizon(outcome, done)}: {amount(len(these), 'run')}".replace("_", " ")
     return words
 
 
+def levels(runs: pd.DataFrame, *keys: str) -> dict[str, list[float]]:
+    """What `ln_v` and `h1` are called, each with the values that the sweep's texts have."""
+    names = {"ln_v": "ln V, a uniform guess", "h1": level_words(runs)}
+    values = {key: split(column(runs, key))[0] for key in keys}
+    return {
+        names[key]: sorted({round(float(v), 4) for v in some[np.isfinite(some)]})
+        for key, some in values.items()
+    }
+
+
+def references(runs: pd.DataFrame, *keys: str) -> dict[str, float]:
+    """The same as lines of a picture: each value by its name."""
+    named = levels(runs, *keys)
+    return {f"{name}: {level:.3g}": level for name, some in named.items() for level in some}
+
+
 def points(
-    runs: pd.DataFrame, dressed: pd.DataFrame, x: Sequence[str], column: str, ended: pd.DataFrame
+    runs: pd.DataFrame, dressed: pd.DataFrame, x: Sequence[str], name: str, ended: pd.DataFrame
 ) -> pd.DataFrame:
-    """One row a run in which `column` was measured: x, value, kind ('' where it went to its end).
+    """One row a run in which `name` was measured: x, value, kind ('' where it went to its end).
 
     `ended` names the runs whose value is none of a whole run: shown, never in a median.
     """
-    frame = measured(runs.assign(x=list(x)), column, ["run", "x"])
+    frame = measured(runs.assign(x=list(x)), name, ["run", "x"])
     frame = dressed[["run", "hue", "dash", "facet", "series"]].merge(frame, on="run")
     frame["kind"] = frame["run"].map(ended.set_index("run")["kind"]).astype(object)
     value = frame["value"].to_numpy(dtype=float)

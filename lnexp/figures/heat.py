@@ -1,9 +1,5 @@
 """Layer x step: one run's gradient norms as a heat map, a panel for each cell."""
 
-# pandas' own types call every selection "Series | DataFrame | ndarray": nothing to learn there.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
-# pyright: reportReturnType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,12 +12,12 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from lnexp.figures import frames
 from lnexp.figures.canvas import legend_of_all
-from lnexp.figures.drawing import Sweep, label_left, multiples, nothing, title_cell
+from lnexp.figures.drawing import SweepFrames, label_left, multiples, nothing, title_cell
 from lnexp.figures.frames import STOPPED, split
 from lnexp.figures.layerframes import layer_totals
 from lnexp.figures.over_layers import NO_LAYERS
 from lnexp.figures.panels import end_marker
-from lnexp.figures.style import points, say, spread
+from lnexp.figures.style import blank, font, spread
 from lnexp.results.axes import seed_texts
 from lnexp.results.tables import column
 
@@ -40,34 +36,29 @@ def median_runs(runs: pd.DataFrame, cells: pd.DataFrame, ended: pd.DataFrame) ->
 
     Runs that ended early rank worst, the earliest last; of two in the middle the worse is taken.
     """
-    gap = pd.Series(split(column(runs, "end_gap"))[0], index=list(column(runs, "run")))
+    gaps = split(column(runs, "end_gap"))[0]
+    gap = dict(zip(column(runs, "run"), np.where(np.isfinite(gaps), gaps, np.inf), strict=True))
     seed = dict(zip(column(runs, "run"), seed_texts(runs), strict=True))
     end = ended.set_index("run")["step"]
     rows = []
     for cell, group in cells.groupby("facet", sort=False):
         order = sorted(
             group["run"],
-            key=lambda run: (
-                (1, -np.nan_to_num(end[run])) if run in end.index else (0, _last(gap[run]))
-            ),
+            key=lambda run: (1, -np.nan_to_num(end[run])) if run in end.index else (0, gap[run]),
         )
         run = order[len(order) // 2]
         rows.append((cell, run, seed[run], len(order)))
     return pd.DataFrame(rows, columns=["facet", "run", "seed", "of"], dtype=object)
 
 
-def _last(gap: float) -> float:
-    return gap if np.isfinite(gap) else np.inf
-
-
-def picture(sweep: Sweep) -> Figure:
+def picture(sweep: SweepFrames) -> Figure:
     what = "gradient norm by layer and step, before clipping"
     read = frames.measured(sweep.layers, "grad_norm", ["run"])["run"].unique()
-    there = sweep.cells[sweep.cells["run"].isin({*read, *sweep.ended["run"]})]
-    absent = frames.not_shown(sweep.cells, there["run"])
+    cells = sweep.cells[sweep.cells["run"].isin({*read, *sweep.ended["run"]})]
+    absent = frames.not_shown(sweep.cells, cells["run"])
     if not len(read):
         return nothing(sweep, what, NO_LAYERS, absent)
-    chosen = median_runs(sweep.runs, there, sweep.ended)
+    chosen = median_runs(sweep.runs, cells, sweep.ended)
     totals = layer_totals(sweep.layers[sweep.layers["run"].isin(list(chosen["run"]))])
     ends = sweep.ended.set_index("run")
     values = totals["value"].to_numpy(dtype=float)
@@ -93,13 +84,13 @@ def picture(sweep: Sweep) -> Figure:
             meshes[0], ax=list(panels.values()), location="bottom", fraction=0.12 / height,
             pad=0.1 / height, aspect=6 * width, label="log10 of the gradient norm",
         )  # fmt: skip
-    help = (
+    below = (
         "One run a cell: the median seed by end gap; runs that ended early rank worst. "
         "Layer -1: embedding; the highest: head with the final norm."
     )
     if (n := totals.groupby("run")["step"].nunique().max()) > READINGS:
-        help += f" Up to {READINGS} of {n} readings are drawn, evenly spread."
-    return sweep.title(fig, what, help, absent, more)
+        below += f" Up to {READINGS} of {n} readings are drawn, evenly spread."
+    return sweep.title(fig, what, below, absent, more)
 
 
 def norm_of(values: np.ndarray) -> Normalize:
@@ -117,7 +108,7 @@ def heat(
     `end` marks where the run was last whole: its kind and step.
     """
     if not len(frame):
-        return say(ax, "no reading")
+        return blank(ax, "no reading")
     values = frame["value"].to_numpy(dtype=float)
     norm = norm or norm_of(values)
     steps = _columns(frame, values)
@@ -149,7 +140,7 @@ def heat(
     few = FixedLocator(steps) if len(steps) < 5 else MaxNLocator(5, integer=True)
     ax.xaxis.set_major_locator(few)
     ax.yaxis.set_major_locator(MaxNLocator(6, integer=True))
-    ax.title.set_fontsize(points(7.5))
+    ax.title.set_fontsize(font(7.5))
     return ax
 
 

@@ -1,9 +1,5 @@
 """Pictures of one knob: end loss against the learning rate, end gap and verdicts against an eps."""
 
-# pandas' own types call every selection "Series | DataFrame | ndarray": nothing to learn there.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
-# pyright: reportReturnType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
-
 from dataclasses import replace
 
 import numpy as np
@@ -14,11 +10,11 @@ from matplotlib.figure import Figure
 from lnexp.boundary import reading
 from lnexp.figures import frames
 from lnexp.figures.canvas import legend_beside, page
-from lnexp.figures.drawing import FACETS, Sweep, cut, nothing
+from lnexp.figures.drawing import FACETS, SweepFrames, cut, nothing, stacked
 from lnexp.figures.over_grid import scale_of
 from lnexp.figures.overview import RING, over_axis, verdict_map
-from lnexp.figures.style import palette, plain, spread, strokes
-from lnexp.results.axes import as_good_as, axis_texts, dress, in_order, level_words, varying
+from lnexp.figures.style import hues_and_dashes, literal, spread
+from lnexp.results.axes import as_good_as, axis_texts, dress, in_order, varying
 from lnexp.results.tables import column
 
 EPS = ("model.eps", "train.adam_eps")
@@ -35,19 +31,19 @@ EPS_HELP = (
 )
 
 
-def lacks_lr(sweep: Sweep) -> str:
+def lacks_lr(sweep: SweepFrames) -> str:
     return "" if reading.LR in varying(sweep.runs, sweep.axes) else "train.lr is no axis"
 
 
-def lacks_eps(sweep: Sweep) -> str:
+def lacks_eps(sweep: SweepFrames) -> str:
     return "" if _eps_axes(sweep) else "neither model.eps nor train.adam_eps is an axis"
 
 
-def _eps_axes(sweep: Sweep) -> list[str]:
+def _eps_axes(sweep: SweepFrames) -> list[str]:
     return [axis for axis in EPS if axis in varying(sweep.runs, sweep.axes)]
 
 
-def lr(sweep: Sweep) -> Figure:
+def lr(sweep: SweepFrames) -> Figure:
     what, knob = "end loss over learning rate", reading.LR
     if why := lacks_lr(sweep):
         return nothing(sweep, what, why)
@@ -58,14 +54,12 @@ def lr(sweep: Sweep) -> Figure:
     if not len(points):
         return nothing(sweep, what, "no run has an end loss yet", absent)
     marked = with_unstable(points, sweep.runs)
-    references = _levels(sweep.runs)
+    references = frames.references(sweep.runs, "h1")
     scale = scale_of(marked, references, log=False)
     rows = scale.lanes and max(scale.lanes, 3)  # room for two lines of words
     scale = replace(scale, lanes=rows, above="not finite\nor unstable")
-    every = list(dict.fromkeys(dressed["facet"]))
-    facets = spread(every, FACETS)
-    fig, panels = page(len(facets), 1, 9.5, 3.4)
-    for facet, ax in zip(facets, panels[:, 0], strict=True):
+    fig, panels, more = stacked(dressed["facet"], 9.5, 3.4, "settings")
+    for facet, ax in panels.items():
         members = dressed[dressed["facet"] == facet]
         counted = frames.counted(points[points["facet"] == facet], members)
         edges, words = _edges(sweep.runs, members)
@@ -74,21 +68,20 @@ def lr(sweep: Sweep) -> Figure:
             ax,
             values=in_order(texts),
             labels={name: f"{counted[name]}; {words[name]}" for name in words},
-            colours=palette(list(dressed["hue"])),
-            dashes=strokes(list(dressed["dash"])),
             references=references,
             ringed=edges,
             scale=scale,
+            **hues_and_dashes(dressed),
         )
         if edges:
             ax.plot([], [], color="black", label="largest stable learning rate", **RING)
-        ax.set(ylabel="end loss (nats)", xlabel="learning rate", title=plain(facet))
+        ax.set(ylabel="end loss (nats)", xlabel="learning rate", title=literal(facet))
         legend_beside(ax)
-    return sweep.title(fig, what, LR_HELP, absent, cut(len(facets), len(every), "settings"))
+    return sweep.title(fig, what, LR_HELP, absent, more)
 
 
 def lost_ends(
-    points: pd.DataFrame, dressed: pd.DataFrame, sweep: Sweep, texts: list[str]
+    points: pd.DataFrame, dressed: pd.DataFrame, sweep: SweepFrames, texts: list[str]
 ) -> pd.DataFrame:
     """With the runs that are not finite and have no end loss at all: NaN, of their own kind."""
     ended = sweep.ended[sweep.ended["kind"].isin(frames.NONFINITE)]
@@ -124,13 +117,7 @@ def _edges(runs: pd.DataFrame, members: pd.DataFrame) -> tuple[dict[str, str], d
     return edges, words
 
 
-def _levels(runs: pd.DataFrame) -> dict[str, float]:
-    known = frames.measured(runs.assign(step=0), "h1", ["step"])["value"]
-    levels = sorted({round(float(v), 4) for v in known if np.isfinite(v)})
-    return {f"{level_words(runs)}: {level:.3g}": level for level in levels}
-
-
-def eps(sweep: Sweep) -> Figure:
+def eps(sweep: SweepFrames) -> Figure:
     what = "end gap and verdicts over eps"
     if why := lacks_eps(sweep):
         return nothing(sweep, what, why)
@@ -149,23 +136,27 @@ def eps(sweep: Sweep) -> Figure:
 
 
 def _eps_pair(
-    sweep: Sweep, axis: str, dressed: pd.DataFrame, members: pd.DataFrame, above: Axes, below: Axes
+    sweep: SweepFrames,
+    axis: str,
+    dressed: pd.DataFrame,
+    members: pd.DataFrame,
+    above: Axes,
+    below: Axes,
 ) -> None:
     texts = axis_texts(sweep.runs, axis)
     points = frames.points(sweep.runs, dressed, texts, "end_gap", sweep.ended)
     points = lost_ends(points, dressed, sweep, texts)
     here = points[points["run"].isin(members["run"])]
     references = as_good_as(sweep.runs)
-    values, facet = in_order(texts), plain(members["facet"].iloc[0])
+    values, facet = in_order(texts), literal(members["facet"].iloc[0])
     over_axis(
         here,
         above,
         values=values,
         labels=frames.counted(here, members),
-        colours=palette(list(dressed["hue"])),
-        dashes=strokes(list(dressed["dash"])),
         references=references,
         scale=scale_of(points, references, log=False),
+        **hues_and_dashes(dressed),
     )
     above.set(ylabel="end gap (nats)", xlabel=axis, title=facet)
     place = dict(zip(sweep.runs["run"], texts, strict=True))

@@ -1,9 +1,5 @@
 """Readings by layer, as frames: the chosen steps of a profile, three blocks over time."""
 
-# pandas' own types call every selection "Series | DataFrame | ndarray": nothing to learn there.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
-# pyright: reportReturnType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
-
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -81,12 +77,12 @@ def chosen_steps(
     layers: pd.DataFrame, wanted: Sequence[int] | None = None, column: str = "grad_norm"
 ) -> list[int]:
     """The recorded steps nearest to those wanted."""
-    there = np.unique(measured(layers, column, ["step"])["step"].to_numpy())
-    if not len(there):
+    recorded = np.unique(measured(layers, column, ["step"])["step"].to_numpy())
+    if not len(recorded):
         return []
     wanted = AT_STEPS if wanted is None else wanted
-    within = [step for step in wanted if step <= there[-1]] or [int(there[-1])]
-    return sorted({int(there[np.abs(there - step).argmin()]) for step in within})
+    within = [step for step in wanted if step <= recorded[-1]] or [int(recorded[-1])]
+    return sorted({int(recorded[np.abs(recorded - step).argmin()]) for step in within})
 
 
 def profiles(
@@ -117,11 +113,11 @@ def three_blocks(layers: pd.DataFrame, depth: pd.Series) -> pd.DataFrame:
         return layer_totals(layers).assign(where=[])
     at = split(layers["layer"])[0]
     blocks = layers["run"].astype(object).map(depth)
-    found = []
+    parts = []
     for where, layer in three_layers(blocks).items():
         rows = layer_totals(layers[at == layer.to_numpy(dtype=float)])
-        found.append(rows.drop(columns="layer").assign(where=where))
-    return pd.concat(found, ignore_index=True)
+        parts.append(rows.drop(columns="layer").assign(where=where))
+    return pd.concat(parts, ignore_index=True)
 
 
 def three_layers(blocks: pd.Series) -> dict[str, pd.Series]:

@@ -9,10 +9,6 @@
 docs/notebook.md has an example of each. Nothing here opens a window or saves a file.
 """
 
-# pandas' own types call every selection "Series | DataFrame | ndarray": nothing to learn there.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
-# pyright: reportReturnType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
-
 from collections.abc import Sequence
 
 import pandas as pd

@@ -1,9 +1,5 @@
 """Pictures over the grid of a sweep: gradient ratio and end gap against depth, verdict map."""
 
-# pandas' own types call every selection "Series | DataFrame | ndarray": nothing to learn there.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
-# pyright: reportReturnType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
-
 from collections.abc import Mapping
 
 import numpy as np
@@ -13,10 +9,10 @@ from matplotlib.figure import Figure
 
 from lnexp.figures import frames
 from lnexp.figures.canvas import legend_beside, page
-from lnexp.figures.drawing import FACETS, Sweep, cut, nothing
+from lnexp.figures.drawing import FACETS, SweepFrames, cut, nothing, stacked
 from lnexp.figures.overview import lanes, over_axis, verdict_map
 from lnexp.figures.scale import Kind, Scale, scale_for
-from lnexp.figures.style import larger, palette, plain, spread, strokes
+from lnexp.figures.style import hues_and_dashes, larger, literal, spread
 from lnexp.results.axes import (
     DEPTH,
     as_good_as,
@@ -37,7 +33,7 @@ CELLS = "Each cell: its runs (seeds) by verdict; where words have no room, the c
 MAP_ROWS, MAP_COLUMNS = 80, 24
 
 
-def along(runs: pd.DataFrame, sweep: Sweep) -> str:
+def along(runs: pd.DataFrame, sweep: SweepFrames) -> str:
     """The axis drawn along x: depth, else the number with most values, else the first."""
     free = [axis for axis in varying(runs, sweep.axes) if axis != sweep.facet]
     if DEPTH in free or not free:
@@ -46,7 +42,7 @@ def along(runs: pd.DataFrame, sweep: Sweep) -> str:
     return max(numeric or free[:1], key=lambda axis: len(set(axis_texts(runs, axis))))
 
 
-def gradient_ratio(sweep: Sweep) -> Figure:
+def gradient_ratio(sweep: SweepFrames) -> Figure:
     none = sweep.ended.iloc[:0]
     return _against_axis(
         sweep,
@@ -58,7 +54,7 @@ def gradient_ratio(sweep: Sweep) -> Figure:
     )
 
 
-def end_gap(sweep: Sweep) -> Figure:
+def end_gap(sweep: SweepFrames) -> Figure:
     return _against_axis(
         sweep,
         f"end gap ({gap_words(sweep.runs)})",
@@ -70,7 +66,7 @@ def end_gap(sweep: Sweep) -> Figure:
 
 
 def _against_axis(
-    sweep: Sweep,
+    sweep: SweepFrames,
     what: str,
     columns: Mapping[str, tuple[str, pd.DataFrame]],
     *,
@@ -88,11 +84,11 @@ def _against_axis(
     }
     every = list(dict.fromkeys(dressed["facet"]))
     facets = spread(every, max(1, FACETS // len(columns)))
-    together = pd.concat(drawn.values(), ignore_index=True)
-    absent = frames.not_shown(dressed, together["run"])
-    if not len(together):
+    dots = pd.concat(drawn.values(), ignore_index=True)
+    absent = frames.not_shown(dressed, dots["run"])
+    if not len(dots):
         return nothing(sweep, what, "not measured in any run", absent)
-    scale = scale_of(together, references, log)
+    scale = scale_of(dots, references, log)
     fig, panels = page(len(facets) * len(columns), 1, 9.5, 3.0)
     for i, facet in enumerate(facets):
         for j, (column, (when, _)) in enumerate(columns.items()):
@@ -103,13 +99,12 @@ def _against_axis(
                 ax,
                 values=in_order(texts),
                 labels=frames.counted(here, dressed[dressed["facet"] == facet]),
-                colours=palette(list(dressed["hue"])),
-                dashes=strokes(list(dressed["dash"])),
                 references=references,
                 scale=scale,
+                **hues_and_dashes(dressed),
             )
             title = ", ".join(filter(None, (facet, when)))
-            ax.set(ylabel=ylabel, xlabel=short_key(x), title=plain(title))
+            ax.set(ylabel=ylabel, xlabel=short_key(x), title=literal(title))
             legend_beside(ax)
     return sweep.title(fig, what, DOTS, absent, cut(len(facets), len(every), "settings"))
 
@@ -122,7 +117,7 @@ def scale_of(points: pd.DataFrame, references: Mapping[str, float], log: bool) -
     return scale_for(values, kind, lanes=lanes(points), include=tuple(references.values()))
 
 
-def verdicts(sweep: Sweep) -> Figure:
+def verdicts(sweep: SweepFrames) -> Figure:
     what = "verdicts of the grid"
     runs = sweep.runs
     if not len(runs):
@@ -132,25 +127,21 @@ def verdicts(sweep: Sweep) -> Figure:
     every_row, every_column = combinations(runs, down), combinations(runs, across)
     rows, columns = spread(every_row, MAP_ROWS), spread(every_column, MAP_COLUMNS)
     facets = [axis for axis in varying(runs, sweep.axes) if axis == sweep.facet]
-    every_panel, panel_of = (
-        combinations(runs, facets),
-        np.array(in_words(runs, facets), dtype=object),
-    )
-    names = spread(every_panel, FACETS)
+    panel_of = np.array(in_words(runs, facets), dtype=object)
     height = min(0.55, max(0.34, 8 / len(rows)))  # inches a row
     wide = 2.8 + 1.3 * larger() ** 0.5 * len(columns)
-    fig, panels = page(len(names), 1, wide, 0.8 + height * len(rows))
-    for name, ax in zip(names, panels[:, 0], strict=True):
+    names = combinations(runs, facets)
+    fig, panels, fewer = stacked(names, wide, 0.8 + height * len(rows))
+    for name, ax in panels.items():
         here = runs[panel_of == name]
         counts = frames.outcome_counts(here, in_words(here, down), in_words(here, across))
         counts = counts[counts["row"].isin(rows) & counts["column"].isin(columns)]
         words = frames.outcome_words(here)
         verdict_map(counts, ax, rows=rows, columns=columns, labels=words)
-        ax.set_title(plain(name))
+        ax.set_title(literal(name))
         legend_beside(ax)
     more = (
         cut(len(rows), len(every_row), "rows"),
         cut(len(columns), len(every_column), "columns"),
-        cut(len(names), len(every_panel), "panels"),
     )
-    return sweep.title(fig, what, CELLS, *more)
+    return sweep.title(fig, what, CELLS, *more, fewer)

@@ -1,8 +1,5 @@
-"""Pictures over the layers of the network: gradients, updates and the stream at chosen steps."""
-
-# pandas' own types call every selection "Series | DataFrame | ndarray": nothing to learn there.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
-# pyright: reportReturnType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
+"""Pictures over the layers of the network at chosen steps: gradients, updates, the stream, each
+matrix's gradient, and what sublayers add to the stream."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +12,7 @@ from matplotlib.figure import Figure
 from lnexp.figures import frames, layerframes
 from lnexp.figures.canvas import legend_of_all, page
 from lnexp.figures.drawing import (
-    Sweep,
+    SweepFrames,
     cell_words,
     chosen_cells,
     label_left,
@@ -23,10 +20,10 @@ from lnexp.figures.drawing import (
     nothing,
     title_cell,
 )
-from lnexp.figures.layerframes import sublayer
+from lnexp.figures.layerframes import LAST, sublayer
 from lnexp.figures.panels import broken_lanes, by_layer, when_colours
 from lnexp.figures.scale import Kind, Scale, scale_for
-from lnexp.figures.style import larger, plain, points, say
+from lnexp.figures.style import blank, font, larger, literal
 
 MEAN = "Lines: median over the seeds; bands: smallest to largest."
 HEAD = "Head: with the final norm. Files count blocks from 0."
@@ -45,26 +42,56 @@ class Quantity:
     include: tuple[float, ...] = ()  # always within the scale
 
 
+def in_part(part: str, label: str, column: str, *look) -> Quantity:
+    """Of a block what was read at this part."""
+    return Quantity(label, column, sublayer(column, part), *look)
+
+
 GRADIENT = Quantity("gradient norm", "grad_norm", layerframes.layer_totals)
 RATIO = Quantity("update / weights", "update_norm", layerframes.update_ratios)
 # In blocks the stream is read after the MLP, gradients and norm inputs before attention.
 STREAM = (
-    Quantity("stream RMS", "act_rms", layerframes.sublayer("act_rms", "mlp")),
-    Quantity(
-        "stream gradient RMS", "stream_grad_rms", layerframes.sublayer("stream_grad_rms", "attn")
-    ),
-    Quantity("token cosine", "token_cosine", layerframes.sublayer("token_cosine", "mlp"), "linear"),
-    Quantity("norm input RMS", "norm_input_rms", layerframes.sublayer("norm_input_rms", "attn")),
+    in_part("mlp", "stream RMS", "act_rms"),
+    in_part("attn", "stream gradient RMS", "stream_grad_rms"),
+    in_part("mlp", "token cosine", "token_cosine", "linear"),
+    in_part("attn", "norm input RMS", "norm_input_rms"),
+)
+MATRICES = tuple(
+    in_part(part, f"gradient norm of {name}", "grad_norm")
+    for part, name in (("wq", "W_Q"), ("wv", "W_V"), ("wo", "W_O"), ("w1", "W1"), ("w2", "W2"))
+)
+BRANCHES = (
+    in_part("attn", "attention / stream (RMS)", "branch_to_stream"),
+    in_part("mlp", "MLP / stream (RMS)", "branch_to_stream"),
+    in_part("attn", "largest score", "attn_logit_max"),
+    in_part("attn", "LN-inert tokens", "eps_floor_fraction", "linear", (0.0, 1.0)),
 )
 NO_LAYERS = "no gradient was read by layer\n(measure.level off, or no run has begun)"
 NO_UPDATES = "no update was read by layer\n(measure.level off, or no run has made one)"
 NO_STREAM = "no run recorded stream RMS: measure.level full does"
+NO_SUBLAYERS = "no run recorded its sublayers: measure.level full of lnexp's own models does"
+
+
+def lacks(none: str, *quantities: Quantity) -> Callable[[SweepFrames], str]:
+    """Whether a sweep has none of these readings: in words, or ''."""
+
+    def why(sweep: SweepFrames) -> str:
+        columns = {quantity.column for quantity in quantities} & set(sweep.layers)
+        return "" if any(frames.split(sweep.layers[name])[1].any() for name in columns) else none
+
+    return why
+
+
+lacks_gradients = lacks(NO_LAYERS, GRADIENT)
+lacks_updates = lacks(NO_UPDATES, RATIO)
+lacks_stream = lacks(NO_STREAM, *STREAM)
+lacks_sublayers = lacks(NO_SUBLAYERS, *BRANCHES)
 
 
 class Profiles:
     """One quantity of a sweep at the chosen steps: medians, what is not finite, and the scale."""
 
-    def __init__(self, sweep: Sweep, quantity: Quantity) -> None:
+    def __init__(self, sweep: SweepFrames, quantity: Quantity) -> None:
         self.quantity = quantity
         steps = layerframes.chosen_steps(sweep.layers, sweep.at_steps, quantity.column)
         profile = layerframes.profiles(sweep.layers, steps, quantity.column, quantity.values)
@@ -84,32 +111,23 @@ class Profiles:
 
     def draw(self, cell: str, depth: int, ax: Axes) -> None:
         """The cell's profile; a cell whose runs left no reading says so."""
-        here = self.curves[self.curves["facet"] == cell]
-        if not len(here):
-            say(ax, "no reading")
+        curves, broken = (frame[frame["facet"] == cell] for frame in (self.curves, self.broken))
+        if not len(curves):
+            blank(ax, "no reading")
             return
-        by_layer(
-            here,
-            ax,
-            depth=depth,
-            broken=self.broken[self.broken["facet"] == cell],
-            colours=self.colours,
-            scale=self.scale,
-        )
+        look = {"colours": self.colours, "scale": self.scale}
+        by_layer(curves, ax, depth=depth, broken=broken, **look)
 
     def last_reading(self, cell: str) -> list[str]:
         here = self.values[(self.values["facet"] == cell) & (self.values["when"] == LAST)]
         return [f"last reading: {frames.steps_text(here['step'])}"] if len(here) else []
 
 
-LAST = layerframes.LAST
-
-
 def _last_last(when: pd.Series) -> pd.Series:
     return when.mask(when == LAST, np.iinfo(np.int64).max)
 
 
-def _blocks(sweep: Sweep) -> dict[str, int]:
+def _blocks(sweep: SweepFrames) -> dict[str, int]:
     """The depth of each cell."""
     depth = layerframes.depths(sweep.runs, sweep.layers)
     known = sweep.cells[sweep.cells["run"].isin(depth.index)]
@@ -117,17 +135,17 @@ def _blocks(sweep: Sweep) -> dict[str, int]:
     return {cell: int(n) for cell, n in blocks.groupby(known["facet"], sort=False).max().items()}
 
 
-def gradient_by_layer(sweep: Sweep) -> Figure:
+def gradient_by_layer(sweep: SweepFrames) -> Figure:
     return _profile(sweep, GRADIENT, "gradient norm by layer, before clipping", NO_LAYERS, HEAD)
 
 
-def update_ratio(sweep: Sweep) -> Figure:
+def update_ratio(sweep: SweepFrames) -> Figure:
     what = "norm of the update over the norm of the weights, by layer"
     bad = " A step that is not finite makes no update." if len(sweep.ended) else ""
     return _profile(sweep, RATIO, what, NO_UPDATES, HEAD + bad)
 
 
-def _profile(sweep: Sweep, quantity: Quantity, what: str, none: str, help: str) -> Figure:
+def _profile(sweep: SweepFrames, quantity: Quantity, what: str, none: str, below: str) -> Figure:
     profiles = Profiles(sweep, quantity)
     absent = frames.not_shown(sweep.cells, profiles.values["run"])
     if not len(profiles.values):
@@ -139,10 +157,10 @@ def _profile(sweep: Sweep, quantity: Quantity, what: str, none: str, help: str) 
         title_cell(ax, cell, words[cell], *profiles.last_reading(cell))
     label_left(panels.values(), quantity.label)
     legend_of_all(list(panels.values()))
-    return sweep.title(fig, what, MEAN, help, absent, more)
+    return sweep.title(fig, what, MEAN, below, absent, more)
 
 
-def stream_by_layer(sweep: Sweep) -> Figure:
+def stream_by_layer(sweep: SweepFrames) -> Figure:
     what = "the residual stream by layer"
     where = (
         "Stream and token cosine: after the block; gradient of the stream and the norm's input: "
@@ -153,7 +171,7 @@ def stream_by_layer(sweep: Sweep) -> Figure:
 
 
 def profile_rows(
-    sweep: Sweep, quantities: Sequence[Quantity], what: str, where: str, lacking: str
+    sweep: SweepFrames, quantities: Sequence[Quantity], what: str, where: str, lacking: str
 ) -> Figure:
     """A row of panels for each cell, a panel for each quantity."""
     if lacking:
@@ -167,59 +185,21 @@ def profile_rows(
         for profiles, ax in zip(every, row, strict=True):
             profiles.draw(cell, blocks.get(cell, 1), ax)
             ax.set_ylabel(profiles.quantity.label)
-        told = (cell or "all runs", words[cell], *every[0].last_reading(cell))
-        look = {"fontsize": points(7.5), "loc": "left"}
-        row[0].set_title(plain("; ".join(told), ROW_LETTERS), **look).set_in_layout(False)
-        row[0].set_title(" ", fontsize=points(7.5))  # keeps its height, but not its width, free
+        heading = (cell or "all runs", words[cell], *every[0].last_reading(cell))
+        look = {"fontsize": font(7.5), "loc": "left"}
+        row[0].set_title(literal("; ".join(heading), ROW_LETTERS), **look).set_in_layout(False)
+        row[0].set_title(" ", fontsize=font(7.5))  # keeps its height, but not its width, free
     legend_of_all(list(panels.flat))
     absent = frames.not_shown(sweep.cells, shown)
     return sweep.title(fig, what, MEAN, where, absent, more)
 
 
-def lacks_gradients(sweep: Sweep) -> str:
-    return "" if was_read(sweep, "grad_norm") else NO_LAYERS
-
-
-def lacks_updates(sweep: Sweep) -> str:
-    return "" if was_read(sweep, "update_norm") else NO_UPDATES
-
-
-def lacks_stream(sweep: Sweep) -> str:
-    return "" if any(was_read(sweep, q.column) for q in STREAM) else NO_STREAM
-
-
-def was_read(sweep: Sweep, column: str) -> bool:
-    return column in sweep.layers and bool(frames.split(sweep.layers[column])[1].any())
-
-
-# Pictures over the layers: each matrix's gradient, and what sublayers add to the stream.
-
-
-MATRICES = tuple(
-    Quantity(f"gradient norm of {name}", "grad_norm", sublayer("grad_norm", part))
-    for part, name in (("wq", "W_Q"), ("wv", "W_V"), ("wo", "W_O"), ("w1", "W1"), ("w2", "W2"))
-)
-BRANCHES = (
-    Quantity("attention / stream (RMS)", "branch_to_stream", sublayer("branch_to_stream", "attn")),
-    Quantity("MLP / stream (RMS)", "branch_to_stream", sublayer("branch_to_stream", "mlp")),
-    Quantity("largest score", "attn_logit_max", sublayer("attn_logit_max", "attn")),
-    Quantity(
-        "LN-inert tokens",
-        "eps_floor_fraction",
-        sublayer("eps_floor_fraction", "attn"),
-        "linear",
-        (0.0, 1.0),
-    ),
-)
-NO_SUBLAYERS = "no run recorded its sublayers: measure.level full of lnexp's own models does"
-
-
-def matrix_by_layer(sweep: Sweep) -> Figure:
+def matrix_by_layer(sweep: SweepFrames) -> Figure:
     what, where = "gradients by layer and matrix", "Ends: the embedding, and the head."
     return profile_rows(sweep, MATRICES, what, where, lacks_sublayers(sweep))
 
 
-def branch_by_layer(sweep: Sweep) -> Figure:
+def branch_by_layer(sweep: SweepFrames) -> Figure:
     where = (
         "RMS of what a sublayer adds over that of the stream before it; largest attention score "
         "|q k / sqrt(width of a head)|; share of tokens whose variance is below eps, in the norm "
@@ -227,7 +207,3 @@ def branch_by_layer(sweep: Sweep) -> Figure:
     )
     what = "what sublayers add, by layer"
     return profile_rows(sweep, BRANCHES, what, where, lacks_sublayers(sweep))
-
-
-def lacks_sublayers(sweep: Sweep) -> str:
-    return "" if any(was_read(sweep, q.column) for q in BRANCHES) else NO_SUBLAYERS

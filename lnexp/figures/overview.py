@@ -1,10 +1,6 @@
 """Pictures of the whole grid, each (frame, ax) -> ax: a figure against an axis, a verdict map."""
 
-# pandas' own types call every selection "Series | DataFrame | ndarray": nothing to learn there.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
-# pyright: reportReturnType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,20 +12,21 @@ from matplotlib.text import Text
 from matplotlib.transforms import ScaledTranslation
 
 from lnexp.figures.frames import STOPPED, over_seeds
-from lnexp.figures.panels import ENTRIES, end_marker, wrapped
+from lnexp.figures.panels import end_marker
 from lnexp.figures.scale import LANES, Scale, scale_for
 from lnexp.figures.style import (
     GREY,
     OUTCOME_COLOURS,
+    entries,
+    font,
     ink_on,
     larger,
     letters,
+    literal,
     note,
     palette,
-    plain,
-    points,
-    spread,
     strokes,
+    wrapped,
 )
 from lnexp.results.axes import in_order, is_numeric
 
@@ -56,45 +53,36 @@ def over_axis(
     A run that did not reach its end has its kind's marker and is in no median. `ringed` names a
     value of a series that gets a ring around its median.
     """
-    colours = colours or palette(list(frame["hue"]))
-    dashes = dashes or strokes(list(frame["dash"]))
+    colours = colours or palette(frame["hue"])
+    dashes = dashes or strokes(frame["dash"])
     values = in_order(frame["x"]) if values is None else values
     scale = scale or scale_for(frame["value"].to_numpy(dtype=float), "linear", lanes=lanes(frame))
     place = places(values, ax)
     for name, level in (references or {}).items():
-        ax.axhline(level, color=GREY, linestyle=":", linewidth=1, label=plain(name))
-    names = list(dict.fromkeys(frame["series"]))
-    named = spread(names, ENTRIES)
-    for i, name in enumerate(names):
-        rows = frame[frame["series"] == name]
+        ax.axhline(level, color=GREY, linestyle=":", linewidth=1, label=literal(name))
+    count = frame["series"].nunique()
+    named, more = entries(frame["series"], labels)
+    for i, (name, rows) in enumerate(frame.groupby("series", sort=False)):
         colour = colours[rows["hue"].iloc[0]]
         line, marker = dashes[rows["dash"].iloc[0]]
-        shift = (i - (len(names) - 1) / 2) * min(5.0, 30 / len(names)) / 72
+        shift = (i - (count - 1) / 2) * min(5.0, 30 / count) / 72
         beside = ScaledTranslation(shift, 0, ax.figure.dpi_scale_trans)
+        spot = ax.transData + beside
         whole = rows[rows["kind"] == ""]
         # Where no run went finite to its end the line breaks: it must not bridge a failure.
         middle = over_seeds(rows.assign(value=rows["value"].where(rows["kind"] == "")), ["x"])
         middle = middle.assign(at=middle["x"].map(place)).sort_values("at")
-        words = f"{name}: {labels[name]}" if labels and name in labels else str(name)
-        ax.plot(
-            middle["at"],
-            scale.place(middle["median"].to_numpy(dtype=float)),
-            color=colour,
-            linestyle=line,
-            marker=marker,
-            label=wrapped(words) if name in named else None,
-            transform=ax.transData + beside,
-        )
-        for _, row in middle[middle["x"] == (ringed or {}).get(name)].iterrows():
-            height = scale.place(np.array([row["median"]]))
-            ax.plot([row["at"]], height, color=colour, transform=ax.transData + beside, **RING)
+        height = scale.place(middle["median"].to_numpy(dtype=float))
+        look = {"linestyle": line, "marker": marker, "label": named.get(name)}
+        ax.plot(middle["at"], height, color=colour, transform=spot, **look)
+        edge = (middle["x"] == (ringed or {}).get(name)).to_numpy()
+        if edge.any():
+            ax.plot(middle["at"][edge], height[edge], color=colour, transform=spot, **RING)
         dots = scale.place(whole["value"].to_numpy(dtype=float))
         look = {"linestyle": "none", "markersize": 3.5, "alpha": 0.5, "markeredgewidth": 0}
-        spot = ax.transData + beside
         ax.plot(whole["x"].map(place), dots, color=colour, marker=marker, transform=spot, **look)
         _draw_ended(rows[rows["kind"] != ""], ax, scale, place, colour, beside, i)
-    if len(names) > len(named):
-        note(ax, f"and {len(names) - len(named)} more")
+    note(ax, more)
     for kind in in_order(frame.loc[frame["kind"] != "", "kind"]):
         words = f"{kind} before its end" if kind in STOPPED else kind
         ax.plot([], [], color="white", label=f"a run: {words}", **end_marker(kind))
@@ -114,8 +102,8 @@ def _draw_ended(
     rows: pd.DataFrame, ax: Axes, scale: Scale, place: Mapping, colour: str, beside, row: int
 ) -> None:
     for kind, some in rows.groupby("kind", sort=False):
-        there = np.isfinite(some["value"].to_numpy(dtype=float))
-        seen, never = some[there], some[~there]
+        finite = np.isfinite(some["value"].to_numpy(dtype=float))
+        seen, never = some[finite], some[~finite]
         drawn = scale.place(seen["value"].to_numpy(dtype=float))
         look = end_marker(str(kind))
         ax.plot(seen["x"].map(place), drawn, color=colour, transform=ax.transData + beside, **look)
@@ -131,14 +119,14 @@ def _draw_ended(
                     xytext=(5, 0),
                     textcoords="offset points",
                     va="center",
-                    fontsize=points(6.5),
+                    fontsize=font(6.5),
                 )
 
 
 def places(values: Sequence[str], ax: Axes) -> dict[str, float]:
     """Where the axis' values stand, and its ticks: by size, by log of it, or one after another."""
     if not is_numeric(values):
-        ax.set_xticks(range(len(values)), [plain(value, letters(18)) for value in values])
+        ax.set_xticks(range(len(values)), [literal(value, letters(18)) for value in values])
         ax.set_xlim(-0.5, max(len(values), 1) - 0.5)
         return {value: float(i) for i, value in enumerate(values)}
     size = np.array([float(value) for value in values])
@@ -157,13 +145,13 @@ def places(values: Sequence[str], ax: Axes) -> dict[str, float]:
         ax.set_xlim(at.min() - margin, at.max() + margin)
     if edge is not None:
         ax.axvspan(at.min() - margin, edge, color="0.92", zorder=0)
-    kept: list[int] = []
+    ticks: list[int] = []
     for i, name in enumerate(values):
         # As parts of the axis: half of either name, and a space.
-        apart = points(0.006) * (len(name) + len(values[kept[-1]])) + 0.015 if kept else 0.0
-        if not kept or at[i] - at[kept[-1]] >= apart * (width + 2 * margin):
-            kept.append(i)
-    ax.set_xticks([at[i] for i in kept], [values[i] for i in kept])
+        apart = font(0.006) * (len(name) + len(values[ticks[-1]])) + 0.015 if ticks else 0.0
+        if not ticks or at[i] - at[ticks[-1]] >= apart * (width + 2 * margin):
+            ticks.append(i)
+    ax.set_xticks([at[i] for i in ticks], [values[i] for i in ticks])
     return dict(zip(values, map(float, at), strict=True))
 
 
@@ -199,28 +187,35 @@ def verdict_map(
         left, top, total = columns.index(column), rows.index(row), cell["n"].sum()
         parts = list(zip(cell["outcome"], cell["n"], strict=True))
         for outcome, n in sorted(parts, key=lambda part: rank_of(part[0])):
-            colour = colour_of(outcome)
-            width = n / total
-            box = ((left + GAP, top + GAP), width - 2 * GAP, 1 - 2 * GAP)
-            ax.add_patch(Rectangle(*box, facecolor=colour, edgecolor="0.6"))
+            width, inner = n / total, n / total - 2 * GAP
+            box(ax, outcome, left + GAP, top + GAP, inner)
             named = f"{n} of {total}\n{outcome.replace('_', ' ')}"
-            count = Fitting((named, f"{n}/{total}", ""), left + width / 2, top + 0.5, box[1])
-            count.set(color=ink_on(colour), fontsize=points(7 if len(parts) == 1 else 6))
+            count = Fitting((named, f"{n}/{total}", ""), left + width / 2, top + 0.5, inner)
+            count.set(color=ink_on(colour_of(outcome)), fontsize=font(7 if len(parts) == 1 else 6))
             ax.add_artist(count)
             left += width
     ax.set(xlim=(0, max(len(columns), 1)), ylim=(max(len(rows), 1), 0))
     ax.set_xticks(
         np.arange(len(columns)) + 0.5, [wrapped(name, letters(17), "") for name in columns]
     )
-    ax.set_yticks(np.arange(len(rows)) + 0.5, [plain(name, 30) for name in rows])
+    ax.set_yticks(np.arange(len(rows)) + 0.5, [literal(name, 30) for name in rows])
+    return dress_map(ax, set(frame["outcome"]), labels)
+
+
+def box(ax: Axes, outcome: str, left: float, low: float, width: float) -> None:
+    """A part of a cell in the colour of an outcome."""
+    look = {"facecolor": colour_of(outcome), "edgecolor": "0.6"}
+    ax.add_patch(Rectangle((left, low), width, 1 - 2 * GAP, **look))
+
+
+def dress_map(ax: Axes, outcomes: Iterable[str], labels: Mapping[str, str] | None) -> Axes:
+    """No frame, and a legend entry for each outcome."""
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
-    for outcome in sorted(set(frame["outcome"]), key=rank_of):
-        colour = colour_of(outcome)
-        label = (labels or {}).get(outcome, outcome.replace("_", " "))
-        ax.add_patch(
-            Rectangle((0, 0), 0, 0, facecolor=colour, edgecolor="0.6", label=wrapped(label))
-        )
+    for outcome in sorted(outcomes, key=rank_of):
+        label = wrapped((labels or {}).get(outcome, outcome.replace("_", " ")))
+        look = {"facecolor": colour_of(outcome), "edgecolor": "0.6", "label": label}
+        ax.add_patch(Rectangle((0, 0), 0, 0, **look))
     return ax
 
 

@@ -4,11 +4,6 @@ Colour is the frame's `hue`, line style its `dash`, a line each `series`. Legend
 caller: every artist carries its label.
 """
 
-# pandas' own types call every selection "Series | DataFrame | ndarray": nothing to learn there.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
-# pyright: reportReturnType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
-
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,25 +12,24 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from lnexp.figures import thin
 from lnexp.figures.frames import STOPPED
 from lnexp.figures.layerframes import LAST
 from lnexp.figures.scale import Scale, scale_for
 from lnexp.figures.style import (
     END_MARKERS,
     GREY,
+    entries,
+    font,
     larger,
+    literal,
     note,
     palette,
-    plain,
-    points,
     shades,
-    spread,
     strokes,
 )
-from lnexp.report import thin
 
 STRETCHES = 1000  # of a long line; a picture is no more dots wide
-ENTRIES = 12  # series named in a legend; the rest is "and 18 more"
 
 
 def over_steps(
@@ -54,29 +48,27 @@ def over_steps(
 
     `ended` marks where a run was last finite, `threads` draws such runs one by one.
     """
-    colours = colours or palette(list(frame["hue"]))
-    dashes = dashes or strokes(list(frame["dash"]))
+    colours = colours or palette(frame["hue"])
+    dashes = dashes or strokes(frame["dash"])
     lanes = lane_rows(ended)
     scale = scale or scale_for(
         frame[["low", "high"]].to_numpy(dtype=float), "linear", lanes=len(lanes)
     )
     for i, (name, level) in enumerate((references or {}).items()):
-        ax.axhline(level, color=GREY, linestyle=(":", "--")[i % 2], linewidth=1, label=plain(name))
-    names = list(dict.fromkeys(frame["series"]))
-    named = spread(names, ENTRIES)
+        ax.axhline(
+            level, color=GREY, linestyle=(":", "--")[i % 2], linewidth=1, label=literal(name)
+        )
     if threads is not None:
         for _, rows in threads.groupby(["series", "run"], sort=False):
             rows = thinned(rows.sort_values("step", kind="stable"), "value")
             colour = colours[rows["hue"].iloc[0]]
             drawn = scale.place(rows["value"].to_numpy(dtype=float))
             ax.plot(rows["step"], drawn, color=colour, linewidth=0.6, alpha=0.7)
+    named, more = entries(frame["series"], labels)
     for name, rows in frame.groupby("series", sort=False):
         colour, (line, _) = colours[rows["hue"].iloc[0]], dashes[rows["dash"].iloc[0]]
-        words = f"{name}: {labels[name]}" if labels and name in labels else str(name)
-        label = wrapped(words) if name in named else None
-        draw_range(rows.sort_values("step"), "step", ax, scale, colour, line, label)
-    if len(names) > len(named):
-        note(ax, f"and {len(names) - len(named)} more")
+        draw_range(rows.sort_values("step"), "step", ax, scale, colour, line, named.get(name))
+    note(ax, more)
     if ended is not None and len(ended):
         draw_ends(ended, ax, scale, colours, lanes)
     ax.set_xlabel("step")
@@ -109,8 +101,8 @@ def thinned(rows: pd.DataFrame, *columns: str) -> pd.DataFrame:
     """The rows to draw: of each stretch of a long line the extremes of each column."""
     if len(rows) <= 2 * STRETCHES:
         return rows
-    kept = [thin.curve(rows[column].to_numpy(dtype=float), STRETCHES) for column in columns]
-    return rows.iloc[np.unique(np.concatenate(kept))]
+    places = [thin.curve(rows[column].to_numpy(dtype=float), STRETCHES) for column in columns]
+    return rows.iloc[np.unique(np.concatenate(places))]
 
 
 def lane_rows(ended: pd.DataFrame | None) -> dict[str, int]:
@@ -136,12 +128,12 @@ def draw_ends(
         for name, rows in ended[ended["kind"] == kind].groupby("series", sort=False):
             colour = colours[rows["hue"].iloc[0]]
             value = rows["value"].to_numpy(dtype=float)
-            there = np.isfinite(value)
-            ax.plot(rows["step"][there], scale.place(value[there]), color=colour, **look)
-            if not there.all():
-                heights = np.full((~there).sum(), scale.lane(lanes[name]))
+            finite = np.isfinite(value)
+            ax.plot(rows["step"][finite], scale.place(value[finite]), color=colour, **look)
+            if not finite.all():
+                heights = np.full((~finite).sum(), scale.lane(lanes[name]))
                 above = ax.get_xaxis_transform()
-                ax.plot(rows["step"][~there], heights, color=colour, transform=above, **look)
+                ax.plot(rows["step"][~finite], heights, color=colour, transform=above, **look)
 
 
 def end_marker(kind: str) -> dict[str, Any]:
@@ -192,14 +184,12 @@ def by_layer(
             heights = np.full(len(some), scale.lane(lanes[when]))
             above = ax.get_xaxis_transform()
             ax.plot(some["layer"].map(place), heights, color=colours[when], transform=above, **look)
-    some = 4 if larger() < 1.3 else 3
-    blocks = sorted(
-        {0, depth - 1, *np.linspace(0, depth - 1, min(depth, some)).round().astype(int)}
-    )
+    count = min(depth, 4 if larger() < 1.3 else 3)
+    blocks = sorted({0, depth - 1, *np.linspace(0, depth - 1, count).round().astype(int)})
     ax.set_xticks(
         [place[-1], *(place[layer] for layer in blocks), place[depth]],
         ["embed", *(str(layer + 1) for layer in blocks), "head"],
-        fontsize=points(7),
+        fontsize=font(7),
     )
     ax.set_xlim(place[-1] * 1.4, place[depth] - 0.4 * place[-1])
     ax.set_xlabel(f"block of {depth}")
@@ -224,7 +214,3 @@ def when_colours(whens: Sequence[int]) -> dict[int, str]:
 
 def when_text(when: int) -> str:
     return "last reading of each run" if when == LAST else f"step {when}"
-
-
-def wrapped(words: str, width: int = 40, indent: str = "   ") -> str:
-    return f"\n{indent}".join(plain(line) for line in textwrap.wrap(words, width))

@@ -1,25 +1,19 @@
 """Phase diagram: the most frequent verdict over two axes, with P(failure) and n written in."""
 
-# pandas' own types call every selection "Series | DataFrame | ndarray": nothing to learn there.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
-# pyright: reportReturnType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
-
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from lnexp.boundary.reading import LR
 from lnexp.figures.canvas import legend_of_all, page
-from lnexp.figures.drawing import FACETS, Sweep, cut, nothing
+from lnexp.figures.drawing import FACETS, SweepFrames, cut, nothing
 from lnexp.figures.frames import outcome_words
-from lnexp.figures.overview import GAP, Fitting, colour_of, rank_of
-from lnexp.figures.panels import wrapped
-from lnexp.figures.style import ink_on, letters, plain, points, spread
+from lnexp.figures.overview import GAP, Fitting, box, colour_of, dress_map, rank_of
+from lnexp.figures.style import font, ink_on, letters, literal, spread
 from lnexp.messages import amount
 from lnexp.results.axes import (
     DEPTH,
@@ -42,7 +36,7 @@ HELP = (
 )
 
 
-def plane(sweep: Sweep) -> tuple[str, str] | None:
+def plane(sweep: SweepFrames) -> tuple[str, str] | None:
     """The axes along x and y: learning rate, depth, then numbers, then words; None: no two vary."""
     free = [axis for axis in varying(sweep.runs, sweep.axes) if axis != sweep.facet]
     texts = {axis: set(axis_texts(sweep.runs, axis)) for axis in free}
@@ -60,25 +54,25 @@ def counts(runs: pd.DataFrame, x: str, y: str, facets: Sequence[str]) -> pd.Data
     frame = pd.DataFrame(list(keys), columns=names, dtype=object).assign(outcome=outcomes(runs))
     rows = []
     for key, cell in frame.groupby(names, sort=False):
-        found = Counter(cell["outcome"])
-        most = max(found.values())
-        top = tuple(sorted((o for o in found if found[o] == most), key=rank_of))
-        failures, decided = (sum(found[o] for o in kind) for kind in (FAILURES, DECIDED))
+        times = Counter(cell["outcome"])
+        most = max(times.values())
+        top = tuple(sorted((o for o in times if times[o] == most), key=rank_of))
+        failures, decided = (sum(times[o] for o in kind) for kind in (FAILURES, DECIDED))
         rows.append((*key, top, failures, decided, len(cell)))
     return pd.DataFrame(rows, columns=[*names, "top", "failures", "decided", "n"])
 
 
-def lacks_plane(sweep: Sweep) -> str:
+def lacks_plane(sweep: SweepFrames) -> str:
     return "" if plane(sweep) else "it takes two axes that vary"
 
 
-def picture(sweep: Sweep) -> Figure:
+def picture(sweep: SweepFrames) -> Figure:
     axes = plane(sweep)
     if axes is None:
         return nothing(sweep, "phase diagram", lacks_plane(sweep))
     x, y = axes
     rest = [axis for axis in varying(sweep.runs, sweep.axes) if axis not in axes]
-    found = counts(sweep.runs, x, y, rest)
+    cells = counts(sweep.runs, x, y, rest)
     every = list(dict.fromkeys(dress(sweep.runs, Look(facets=tuple(rest)))["facet"]))
     facets = spread(every, FACETS)
     columns, rows = (in_order(axis_texts(sweep.runs, axis)) for axis in axes)
@@ -91,12 +85,12 @@ def picture(sweep: Sweep) -> Figure:
         ax.remove()
     words = outcome_words(sweep.runs)
     for facet, ax in zip(facets, panels.flat, strict=False):
-        here = found[found["facet"] == facet]
+        here = cells[cells["facet"] == facet]
         phase_map(here, ax, columns=shown_columns, rows=shown_rows, labels=words)
-        ax.set(xlabel=short_key(x), ylabel=short_key(y), title=plain(facet))
+        ax.set(xlabel=short_key(x), ylabel=short_key(y), title=literal(facet))
     legend_of_all(list(panels.flat[: len(facets)]))
     more = (
-        _elsewhere(sweep.runs, found),
+        _elsewhere(sweep.runs, cells),
         cut(len(facets), len(every), "panels"),
         cut(len(shown_columns), len(columns), f"values of {short_key(x)}"),
         cut(len(shown_rows), len(rows), f"values of {short_key(y)}"),
@@ -104,9 +98,9 @@ def picture(sweep: Sweep) -> Figure:
     return sweep.title(fig, f"verdicts over {short_key(x)} and {short_key(y)}", HELP, *more)
 
 
-def _elsewhere(runs: pd.DataFrame, found: pd.DataFrame) -> str:
+def _elsewhere(runs: pd.DataFrame, cells: pd.DataFrame) -> str:
     """Outcomes that no tile has the colour of."""
-    seen = {outcome for top in found["top"] for outcome in top}
+    seen = {outcome for top in cells["top"] for outcome in top}
     rest = Counter(outcome for outcome in outcomes(runs) if outcome not in seen)
     words = [f"{outcome.replace('_', ' ')} ({amount(n, 'run')})" for outcome, n in rest.items()]
     return f"Nowhere the most frequent: {', '.join(words)}." if words else ""
@@ -118,7 +112,7 @@ def phase_map(
     *,
     columns: Sequence[str] | None = None,
     rows: Sequence[str] | None = None,
-    labels: dict[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> Axes:
     """A tile for each cell in the colour of its most frequent outcome; values grow to the right
     and upwards. `frame`: column, row, top, failures, decided, n."""
@@ -130,25 +124,17 @@ def phase_map(
         left, low = columns.index(cell.column) + GAP, rows.index(cell.row) + GAP
         width = (1 - 2 * GAP) / len(cell.top)
         for i, outcome in enumerate(cell.top):
-            corner = (left + i * width, low)
-            look = {"facecolor": colour_of(outcome), "edgecolor": "0.6"}
-            ax.add_patch(Rectangle(corner, width, 1 - 2 * GAP, **look))
+            box(ax, outcome, left + i * width, low, width)
         text = Fitting(tile_forms(cell), left + 0.5 - GAP, low + 0.5 - GAP, 1 - 2 * GAP)
         alone = len(cell.top) == 1
-        text.set(color=ink_on(colour_of(cell.top[0])) if alone else "black", fontsize=points(7))
+        text.set(color=ink_on(colour_of(cell.top[0])) if alone else "black", fontsize=font(7))
         if not alone:
             text.set_bbox({"facecolor": "white", "alpha": 0.75, "pad": 1, "linewidth": 0})
         ax.add_artist(text)
     ax.set(xlim=(0, max(len(columns), 1)), ylim=(0, max(len(rows), 1)))
-    ax.set_xticks(np.arange(len(columns)) + 0.5, [plain(c, letters(14)) for c in columns])
-    ax.set_yticks(np.arange(len(rows)) + 0.5, [plain(r, letters(18)) for r in rows])
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
-    for outcome in sorted({o for top in frame["top"] for o in top}, key=rank_of):
-        label = (labels or {}).get(outcome, outcome.replace("_", " "))
-        look = {"facecolor": colour_of(outcome), "edgecolor": "0.6", "label": wrapped(label)}
-        ax.add_patch(Rectangle((0, 0), 0, 0, **look))
-    return ax
+    ax.set_xticks(np.arange(len(columns)) + 0.5, [literal(c, letters(14)) for c in columns])
+    ax.set_yticks(np.arange(len(rows)) + 0.5, [literal(r, letters(18)) for r in rows])
+    return dress_map(ax, {outcome for top in frame["top"] for outcome in top}, labels)
 
 
 def tile_forms(cell) -> tuple[str, ...]:

@@ -9,13 +9,13 @@ from matplotlib.figure import Figure
 
 from lnexp.figures import heat, knobs, over_grid, over_layers, over_time, phase, slopes
 from lnexp.figures.canvas import UNDATED, house_style, save
-from lnexp.figures.drawing import Sweep
+from lnexp.figures.drawing import SweepFrames
 from lnexp.figures.style import SIZES
 from lnexp.messages import UserError
 from lnexp.results.axes import find_axis
 
 # File stem -> picture. A new kind of picture is one line.
-PICTURES: dict[str, Callable[[Sweep], Figure]] = {
+PICTURES: dict[str, Callable[[SweepFrames], Figure]] = {
     "loss": over_time.loss,
     "gradient_by_layer": over_layers.gradient_by_layer,
     "gradient_heat": heat.picture,
@@ -31,10 +31,10 @@ PICTURES: dict[str, Callable[[Sweep], Figure]] = {
     "eps": knobs.eps,
     "phase": phase.picture,
     "verdicts": over_grid.verdicts,
-    "survival": over_time.survival_picture,
+    "survival": over_time.still_finite_over_steps,
 }
 # Kinds that not every sweep has: why this one has not, or "". Drawn nevertheless if asked for.
-LACKS: dict[str, Callable[[Sweep], str]] = {
+LACKS: dict[str, Callable[[SweepFrames], str]] = {
     "gradient_by_layer": over_layers.lacks_gradients,
     "gradient_heat": over_layers.lacks_gradients,
     "gradient_over_steps": over_layers.lacks_gradients,
@@ -94,7 +94,7 @@ def plot_sweep(
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise UserError(f"{folder}: the folder of pictures cannot be made: {why}") from None
-    sweep = Sweep(runs, steps, layers, axes, name, by, style, facet, at_steps)
+    sweep = SweepFrames(runs, steps, layers, axes, name, by, style, facet, at_steps)
     written, lacking = [], []
     with house_style(size):
         for stem in PICTURES if kinds is None else [kind for kind in PICTURES if kind in kinds]:

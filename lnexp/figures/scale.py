@@ -53,7 +53,7 @@ class Scale:
         bottom, top = self._ends()
         span = top - bottom
         low_edge, high_edge = bottom - 0.05 * span, top + 0.05 * span
-        zero = float(self._there(np.array(self.floor)))
+        zero = float(self._own(np.array(self.floor)))
         if self.zeros:
             low_edge = zero - 0.06 * span
         room = (LANE * self.lanes + 0.02) if self.lanes else 0.0
@@ -75,13 +75,13 @@ class Scale:
 
     def _ends(self) -> tuple[float, float]:
         """Both ends in the scale's own units, never closer than a line can be seen in."""
-        low, high = (float(self._there(np.array(end))) for end in (self.low, self.high))
+        low, high = (float(self._own(np.array(end))) for end in (self.low, self.high))
         least = 0.6 if self.kind == "log" else 1e-6 + 0.02 * max(abs(low), abs(high))
         if high - low < least:
             low, high = (low + high - least) / 2, (low + high + least) / 2
         return low, high
 
-    def _there(self, values: np.ndarray) -> np.ndarray:
+    def _own(self, values: np.ndarray) -> np.ndarray:
         if self.kind == "log":
             return np.clip(np.log10(np.clip(values, 1e-300, None)), -EXTREME, EXTREME)
         if self.kind == "asinh":
@@ -98,21 +98,17 @@ class Scale:
         if self.kind == "log":
             with np.errstate(over="ignore"):  # it looks for ticks beyond the largest double
                 ticks = np.array(LogLocator(numticks=7).tick_values(low, high))
-            ticks = ticks[np.isfinite(ticks)]
             if sum((ticks >= low) & (ticks <= high)) < 2:
                 ticks = LogLocator(subs=(1, 2, 5), numticks=7).tick_values(low, high)
         elif self.kind == "asinh":
             ticks = AsinhLocator(1.0, numticks=9).tick_values(low, high)
         else:
             ticks = MaxNLocator(6).tick_values(low, high)
-        margin = 0.05 * (top - bottom)
-        inside = self._there(np.asarray(ticks, dtype=float))
-        kept = [
-            float(tick)
-            for tick, at in zip(ticks, inside, strict=True)
-            if bottom - margin <= at <= top + margin
-        ]
-        return kept, [tick_text(tick) for tick in kept]
+        ticks = np.asarray(ticks, dtype=float)
+        ticks = ticks[np.isfinite(ticks)]
+        margin, inside = 0.05 * (top - bottom), self._own(ticks)
+        shown = ticks[(bottom - margin <= inside) & (inside <= top + margin)].tolist()
+        return shown, [tick_text(tick) for tick in shown]
 
 
 def tick_text(value: float) -> str:

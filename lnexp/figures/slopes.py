@@ -3,10 +3,6 @@
 probe/laws.py says for which settings there is one; other runs are not drawn.
 """
 
-# pandas' own types call every selection "Series | DataFrame | ndarray": nothing to learn there.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
-# pyright: reportReturnType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,11 +14,11 @@ from matplotlib.figure import Figure
 from lnexp.claims.tests import mean_interval
 from lnexp.claims.units import Run, runs_of
 from lnexp.figures.canvas import legend_beside, page
-from lnexp.figures.drawing import FACETS, Sweep, cut, nothing
+from lnexp.figures.drawing import FACETS, SweepFrames, cut, nothing
 from lnexp.figures.frames import measured, over_seeds
-from lnexp.figures.panels import draw_range, wrapped
+from lnexp.figures.panels import draw_range
 from lnexp.figures.scale import scale_for
-from lnexp.figures.style import GREY, palette, plain, say, shades
+from lnexp.figures.style import GREY, blank, literal, palette, shades, wrapped
 from lnexp.messages import amount
 from lnexp.probe.laws import DEPTH, Law, by_cell, laws_for, slopes_of
 from lnexp.results.axes import setting_text, value_text
@@ -62,11 +58,11 @@ class Panel:
         return {point[0] for point in self.points if not np.isfinite(point[-1])}
 
 
-def lacks_laws(sweep: Sweep) -> str:
+def lacks_laws(sweep: SweepFrames) -> str:
     return "" if _panels(sweep) else "no law is stated for its settings, or none was read at step 0"
 
 
-def picture(sweep: Sweep) -> Figure:
+def picture(sweep: SweepFrames) -> Figure:
     panels = _panels(sweep)
     if not panels:
         return nothing(sweep, WHAT, NONE)
@@ -81,9 +77,9 @@ def picture(sweep: Sweep) -> Figure:
 
 def _draw(panel: Panel, ax: Axes) -> None:
     frame = panel.frame
-    ax.set(xlabel=panel.x, ylabel=panel.y, title=plain(panel.title))
+    ax.set(xlabel=panel.x, ylabel=panel.y, title=literal(panel.title))
     if not len(frame):
-        say(ax, "not finite in any run")
+        blank(ax, "not finite in any run")
         return
     scale = scale_for(frame["value"].to_numpy(dtype=float), "log")
     names = list(dict.fromkeys(frame["series"]))
@@ -108,14 +104,14 @@ def _draw(panel: Panel, ax: Axes) -> None:
 
 def _expected(rows: pd.DataFrame, law: Law, ax: Axes, colour: str, label: str) -> None:
     x, y = (rows[name].to_numpy(dtype=float) for name in ("x", "median"))
-    there = np.isfinite(y) & (y > 0)
-    if there.sum() > 1:
-        u, v = np.log(x[there]), np.log(y[there])
+    shown = np.isfinite(y) & (y > 0)
+    if shown.sum() > 1:
+        u, v = np.log(x[shown]), np.log(y[shown])
         line = np.exp(v.mean() + law.exponent * (u - u.mean()))
-        ax.plot(x[there], line, color=colour, linestyle=(0, (4, 3)), linewidth=0.9, label=label)
+        ax.plot(x[shown], line, color=colour, linestyle=(0, (4, 3)), linewidth=0.9, label=label)
 
 
-def _panels(sweep: Sweep) -> list[Panel]:
+def _panels(sweep: SweepFrames) -> list[Panel]:
     layers = sweep.layers
     if not len(sweep.runs) or not len(layers) or "act_rms" not in layers:
         return []
@@ -147,9 +143,9 @@ def _over_depth(start: pd.DataFrame, groups: Groups) -> list[Panel]:
         def last(run: Run) -> float | None:
             return values.get((run.name, run.settings[DEPTH] - 1))
 
-        found = [(run.name, name, run.settings[DEPTH], last(run)) for run in members]
-        if there := [point for point in found if point[-1] is not None]:
-            points += there
+        ends = [(run.name, name, run.settings[DEPTH], last(run)) for run in members]
+        if measured_ends := [point for point in ends if point[-1] is not None]:
+            points += measured_ends
             laws[name], words[name] = law, f"{name}: {_slope(slopes_of(members, last))}"
     title = "gradient norm of the last block's W2"
     return [Panel(title, "blocks N", "gradient norm", points, laws, words, False)] if laws else []
@@ -165,7 +161,7 @@ def _over_blocks(stream: pd.DataFrame, groups: Groups) -> list[Panel]:
     """The stream over blocks, a panel for each setting but depth."""
     embed = stream[stream["part"] == "embed"].set_index("run")["value"]
     blocks = stream[stream["part"] == "mlp"]
-    found = []
+    panels = []
     for cell, members in groups:
         law = _law(members, lambda law: law.column in PROFILES)
         if law is None:
@@ -182,8 +178,8 @@ def _over_blocks(stream: pd.DataFrame, groups: Groups) -> list[Panel]:
         order = {f"depth {depth}": depth for depth in depths.values()}
         points.sort(key=lambda point: order[point[1]])
         laws, words = dict.fromkeys(order, law), {name: name for name in order}
-        found.append(Panel(f"{_name(cell)}: {what}", "block l", what, points, laws, words, True))
-    return found
+        panels.append(Panel(f"{_name(cell)}: {what}", "block l", what, points, laws, words, True))
+    return panels
 
 
 def _law(members: Sequence[Run], fits: Callable[[Law], bool]) -> Law | None:

@@ -1,9 +1,11 @@
 """Colours, markers and words that every picture shares: colour-blind safe, readable in grey."""
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import matplotlib
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.lines import Line2D
@@ -29,6 +31,7 @@ SIZES = {"paper": 1.0, "slide": 1.4}
 # Okabe and Ito's colours, told apart with any colour vision; black is kept for failures.
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 GREY = "0.45"
+ENTRIES = 12  # series named in a legend; the rest is "and 18 more"
 LINES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)), (0, (9, 3)))
 MARKERS = ("o", "s", "D", "v", "<", "p")
 assert len(LINES) == len(MARKERS) == STYLES
@@ -67,7 +70,7 @@ def larger() -> float:
     return matplotlib.rcParams["font.size"] / RC["font.size"]
 
 
-def points(size: float) -> float:
+def font(size: float) -> float:
     """A size of letters as this picture has it."""
     return size * larger()
 
@@ -77,7 +80,7 @@ def letters(count: float) -> int:
     return max(8, int(count / larger()))
 
 
-def plain(text: str, longest: int | None = None) -> str:
+def literal(text: str, longest: int | None = None) -> str:
     """User text as matplotlib prints it letter by letter: `$` starts no formula, one line."""
     words = " ".join(text.split())
     if longest is not None and len(words) > longest:
@@ -85,7 +88,7 @@ def plain(text: str, longest: int | None = None) -> str:
     return words.replace("$", r"\$")
 
 
-def palette(values: Sequence[str]) -> dict[str, str]:
+def palette(values: Iterable[str]) -> dict[str, str]:
     """A colour a value: viridis in order for numbers or many, Okabe and Ito's for a few words."""
     ordered = in_order(values)
     if len(ordered) <= len(OKABE_ITO) and not (is_numeric(ordered) and len(ordered) > 1):
@@ -100,11 +103,16 @@ def shades(ordered: Sequence[Any]) -> dict[Any, str]:
     return {value: to_hex(viridis(0.88 * i / last)) for i, value in enumerate(ordered)}
 
 
-def strokes(values: Sequence[str]) -> dict[str, tuple[Any, str]]:
+def strokes(values: Iterable[str]) -> dict[str, tuple[Any, str]]:
     """A line style and a marker for each value."""
     return {
         value: (LINES[i % STYLES], MARKERS[i % STYLES]) for i, value in enumerate(in_order(values))
     }
+
+
+def hues_and_dashes(frame: pd.DataFrame) -> dict[str, Any]:
+    """The colours of its `hue` and the lines of its `dash`, as every panel takes them."""
+    return {"colours": palette(frame["hue"]), "dashes": strokes(frame["dash"])}
 
 
 def ink_on(colour: str) -> str:
@@ -130,12 +138,28 @@ def spread(items: Sequence[Any], most: int) -> list[Any]:
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
 
 
+def wrapped(words: str, width: int = 40, indent: str = "   ") -> str:
+    return f"\n{indent}".join(literal(line) for line in textwrap.wrap(words, width))
+
+
+def entries(
+    series: Iterable[str], words: Mapping[str, str] | None = None
+) -> tuple[dict[str, str], str]:
+    """What a legend says of each series that it has room for, and how many more there are."""
+    words, names = words or {}, list(dict.fromkeys(series))
+    named = spread(names, ENTRIES)
+    more = len(names) - len(named)
+    texts = {n: wrapped(f"{n}: {words[n]}" if n in words else str(n)) for n in named}
+    return texts, f"and {more} more" * (more > 0)
+
+
 def note(ax: Axes, text: str) -> None:
-    """A legend entry of words alone."""
-    ax.add_line(Line2D([], [], linestyle="none", label=text))
+    """A legend entry of words alone, where there are any."""
+    if text:
+        ax.add_line(Line2D([], [], linestyle="none", label=text))
 
 
-def say(ax: Axes, text: str) -> Axes:
+def blank(ax: Axes, text: str) -> Axes:
     """A picture that has nothing to draw says so."""
     ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center", wrap=True)
     ax.set(xticks=[], yticks=[])

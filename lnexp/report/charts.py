@@ -1,4 +1,8 @@
-"""The colours of outcomes and of curves, on a light and on a dark page."""
+"""The three charts, empty, and the colours of outcomes and curves on a light and on a dark page.
+
+Bokeh draws; the page's script fills the charts from its data, run by run. Where a value goes that a
+logarithm cannot show is decided in charts.js.
+"""
 
 from collections.abc import Sequence
 from functools import cache
@@ -27,6 +31,7 @@ from lnexp.figures.style import OUTCOME_COLOURS, contrast, ink_on, palette
 
 LIGHT, DARK = "#ffffff", "#14181d"  # behind the curves, as in style.css
 SEEN = 3.0  # the least contrast of a line
+FONT = "13px"
 
 
 def readable(colour: str, ground: str) -> str:
@@ -53,14 +58,6 @@ def outcome_css() -> str:
     )
 
 
-# The three charts, empty: the page's script fills them from its data, run by run.
-#
-# Bokeh draws; where a value goes that a logarithm cannot show is decided in charts.js.
-
-
-FONT = "13px"
-
-
 @cache
 def library() -> str:
     """BokehJS's core bundle. No widgets, no tables: those are the page's own."""
@@ -72,22 +69,17 @@ def library() -> str:
 @cache  # Bokeh numbers its models one after the other: once, so that a page stays the same
 def charts() -> dict[str, Any]:
     """Chart -> what BokehJS draws it from."""
-    made = {"loss": _loss(), "layers": _layers(), "heat": _heat()}
-    return {name: json_item(plot, f"chart-{name}") for name, plot in made.items()}  # type: ignore
+    plots = {"loss": _loss(), "layers": _layers(), "heat": _heat()}
+    return {name: json_item(plot, f"chart-{name}") for name, plot in plots.items()}  # type: ignore
 
 
 def _loss() -> Plot:
     plot = _figure("step", "loss (nats)", 380)
     lines = _source("lines", "xs", "ys", "colour", "dash", "width", "alpha", "run", "words", "i")
     drawn = plot.multi_line(
-        "xs",
-        "ys",
-        source=lines,
-        line_color="colour",
-        line_dash="dash",
-        line_width="width",
+        "xs", "ys", source=lines, line_color="colour", line_dash="dash", line_width="width",
         line_alpha="alpha",
-    )
+    )  # fmt: skip
     drawn.nonselection_glyph = drawn.selection_glyph = drawn.glyph
     marks = _source("marks", "x", "y", "colour", "ink", "marker", "run", "words", "text", "i")
     ends = plot.scatter(
@@ -97,13 +89,9 @@ def _loss() -> Plot:
     counts = _source("counts", "x", "y", "text")
     several = plot.text("x", "y", "text", source=counts, y_offset=-7, text_align="center")
     several.glyph.text_font_size = "11px"
+    levels = _source("levels", "xs", "ys")
     plot.multi_line(
-        "xs",
-        "ys",
-        source=_source("levels", "xs", "ys"),
-        line_dash="dotted",
-        line_color="#888888",
-        line_width=1.5,
+        "xs", "ys", source=levels, line_dash="dotted", line_color="#888888", line_width=1.5
     )
     _hover(plot, drawn, "loss-line", [("run", "@run"), ("", "@words"), ("step", "$data_x{0}")])
     _hover(plot, ends, "loss-mark", [("run", "@run"), ("", "@words"), ("", "@text")])

@@ -6,10 +6,10 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from lnexp.explain.birth import NAMES, PHASES
 from lnexp.explain.case import Case
 from lnexp.explain.words import module_words
 from lnexp.model.catalog import PLACEMENTS, Seat
+from lnexp.records import KINDS, PHASES
 
 WHOLE = 6  # blocks that are all drawn; of more, the first, the last and the origin's neighbours
 BARE = PLACEMENTS["none"]  # how a placement of a later version is drawn
@@ -19,7 +19,7 @@ WIDTH, ROW, LEFT, RIGHT = 340, 38, 12, 252
 
 
 @dataclass(frozen=True)
-class Mark:
+class BirthMark:
     """A place in the network where a bad value was seen."""
 
     kind: str  # NaN, Inf
@@ -49,38 +49,36 @@ def norms_at(placement: str, depth: int, block: int, half: str) -> str:
     return " ".join(PLACEMENTS.get(placement, BARE).at(Seat(block, half, depth)).norms)
 
 
-def marks(case: Case) -> list[Mark]:
+def marks(case: Case) -> list[BirthMark]:
     """From the autopsy, else from the events."""
-    found: list[Mark] = []
+    seen: list[BirthMark] = []
     if case.autopsy is not None and case.autopsy.origin is not None:
         births = (("born", case.autopsy.origin), ("spread", case.autopsy.propagated))
-        found = [Mark(NAMES[b.kind], b.phase, b.module, role) for role, b in births if b]
+        seen = [BirthMark(KINDS[b.kind], b.phase, b.module, role) for role, b in births if b]
     elif case.judgement.verdict == "nonfinite":
         origin = (e for e in case.events_of("nan", "inf") if e["role"] == "origin")
-        found = [Mark(NAMES[e["kind"]], e["phase"], e["module"]) for e in origin][:1]
-    if len(found) == 2 and found[0].place == found[1].place:
-        return found[:1]
-    return found
+        seen = [BirthMark(KINDS[e["kind"]], e["phase"], e["module"]) for e in origin][:1]
+    return seen[:1] if len({mark.place for mark in seen}) == 1 else seen
 
 
-def diagram(settings: dict[str, Any], found: list[Mark]) -> Markup:
+def diagram(settings: dict[str, Any], seen: list[BirthMark]) -> Markup:
     """Text in at the top, loss at the bottom; `settings` by dotted name."""
     depth = int(settings["model.depth"])
-    blocks = shown_blocks(depth, [mark.place[0] for mark in found])
-    page = Page(found)
-    page.box("embed", "embedding")
+    blocks = shown_blocks(depth, [mark.place[0] for mark in seen])
+    drawing = Drawing(seen)
+    drawing.box("embed", "embedding")
     last = -1
     for block in blocks:
         if block - last > 1:
-            page.gap(block - last - 1)
-        page.block(settings, depth, block)
+            drawing.gap(block - last - 1)
+        drawing.block(settings, depth, block)
         last = block
     if PLACEMENTS.get(settings["model.placement"], BARE).final:
-        page.box("norm", "final norm")
-    page.box("head", "head")
-    page.box("loss", "loss")
+        drawing.box("norm", "final norm")
+    drawing.box("head", "head")
+    drawing.box("loss", "loss")
     title = f"{depth} blocks, {settings['model.placement']}"
-    return page.svg(". ".join([title, *(words(mark, depth) for mark in found)]))
+    return drawing.svg(". ".join([title, *(words(mark, depth) for mark in seen)]))
 
 
 def shown_blocks(depth: int, origins: Iterable[int | None]) -> list[int]:
@@ -90,7 +88,7 @@ def shown_blocks(depth: int, origins: Iterable[int | None]) -> list[int]:
     return sorted({0, depth - 1} | {block for block in around if 0 <= block < depth})
 
 
-def words(mark: Mark, depth: int) -> str:
+def words(mark: BirthMark, depth: int) -> str:
     """'Inf was born in the forward pass, in block 14 of 100 (layer 13), MLP, second matrix ...'"""
     where = f"{PHASES[mark.phase]}, in {module_words(mark.module, depth)}"
     if mark.role == "born":
@@ -98,11 +96,11 @@ def words(mark: Mark, depth: int) -> str:
     return f"It spread: the first bad gradient ({mark.kind}) was {where}."
 
 
-class Page:
+class Drawing:
     """Collects the drawing from top to bottom."""
 
-    def __init__(self, found: list[Mark]) -> None:
-        self.found = found
+    def __init__(self, seen: list[BirthMark]) -> None:
+        self.seen = seen
         self.parts: list[str] = []
         self.y = 6
 
@@ -145,8 +143,8 @@ class Page:
         for element in ("before", "body", "inside", "plus", "after"):
             if element not in wanted:
                 continue
+            mark = self._mark((block, half, element))
             if element == "plus":
-                mark = self._mark((block, half, element))
                 role = mark.role if mark else "sum"
                 self.parts.append(
                     f'<path class="skip" d="M{start} {y + 16}V{y + 1}H{x + 8}V{y + 8}"/>'
@@ -156,7 +154,6 @@ class Page:
                 self._birth(y + 20, mark)
                 x += 22
                 continue
-            mark = self._mark((block, half, element))
             if element == "body" and not residual:  # no sum: the branch is all there is
                 mark = mark or self._mark((block, half, "plus"))
             width = 66 if element == "body" else 42
@@ -165,20 +162,22 @@ class Page:
             self._birth(y + 20, mark)
             x += width + 6
 
-    def _mark(self, place: tuple[int | None, str, str]) -> Mark | None:
-        return next((mark for mark in self.found if mark.place == place), None)
+    def _mark(self, place: tuple[int | None, str, str]) -> BirthMark | None:
+        return next((mark for mark in self.seen if mark.place == place), None)
 
-    def _rect(self, x: float, y: float, width: float, height: float, mark: Mark | None) -> None:
+    def _rect(
+        self, x: float, y: float, width: float, height: float, mark: BirthMark | None
+    ) -> None:
         role = f' class="{mark.role}"' if mark else ""
         self.parts.append(
             f'<rect{role} x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="3"/>'
         )
 
-    def _text(self, x: float, y: float, said: str, kind: str = "") -> None:
+    def _text(self, x: float, y: float, words: str, kind: str = "") -> None:
         role = f' class="{kind}"' if kind else ""
-        self.parts.append(f'<text{role} x="{x:g}" y="{y:g}">{escape(said)}</text>')
+        self.parts.append(f'<text{role} x="{x:g}" y="{y:g}">{escape(words)}</text>')
 
-    def _birth(self, y: float, mark: Mark | None) -> None:
+    def _birth(self, y: float, mark: BirthMark | None) -> None:
         """In the margin beside the place: what, and whether on the way down or back up."""
         if mark is None:
             return

@@ -1,5 +1,7 @@
-"""The whole page as one text: nothing in it is fetched from anywhere."""
+"""The whole page as one text: nothing in it is fetched from anywhere. And its section on method:
+how numbers, verdicts and causes are made."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -10,18 +12,23 @@ from markupsafe import Markup
 
 from lnexp import __version__
 from lnexp.claims.judge import ClaimResult
+from lnexp.figures import thin
+from lnexp.figures.frames import levels
 from lnexp.files import plain, write_whole
 from lnexp.messages import UserError, amount
-from lnexp.report import runtable, sweeps, thin
+from lnexp.report import runtable, sweeps
 from lnexp.report.charts import charts, curve_colours, library, outcome_css
-from lnexp.report.runs import Teller, Told, tell
-from lnexp.results.axes import choose_look, dress, level_words
+from lnexp.report.runs import RunSection, SectionReader, read_section
+from lnexp.results.axes import choose_look, dress
 from lnexp.results.cells import outcomes
 from lnexp.results.load import Results
 from lnexp.results.statistics import wilson
 from lnexp.results.tables import column
 from lnexp.results.verdicts import FAILURES
 from lnexp.terminal.summary import cells_sheets, legend
+
+HERE = Path(__file__).parent
+DASHES = ("solid", "6 4", "2 3", "6 3 2 3", "9 2 2 2 2 2", "12 5")  # of Bokeh and of SVG
 
 # How each number on the page is made: of docs/metrics.md, against which a test holds each entry.
 FORMULAS = {
@@ -50,7 +57,7 @@ FORMULAS = {
     "95 % Wilson interval. The unit is the seed.",
     "origin": "the first operation with clean inputs whose output holds a NaN or an Inf.",
 }
-VERDICTS = {
+VERDICT_RULES = {
     "nonfinite": "a NaN or Inf in loss, gradient or parameter",
     "nothing_to_learn": "H1 - floor below 0.05 nat: no verdict possible",
     "diverged": "end loss above 1.1 max(first loss, ln V)",
@@ -63,7 +70,7 @@ VERDICTS = {
     "rank_collapse, frozen. Printed with its horizon",
     "plateau": "not learned, not falling, no such reason: more steps may still help",
 }
-CAUSES = {
+CAUSE_RULES = {
     "vanishing": "first/last gradient ratio at the end below 1e-2",
     "exploding": "that ratio above 100, or the total gradient norm grown more than 100-fold",
     "zero_gradient": "the last readings of k of N blocks are exactly 0",
@@ -90,11 +97,6 @@ def seeds_note() -> str:
     )
 
 
-HERE = Path(__file__).parent
-Judged = Mapping[str, Sequence[ClaimResult]]
-DASHES = ("solid", "6 4", "2 3", "6 3 2 3", "9 2 2 2 2 2", "12 5")  # of Bokeh and of SVG
-
-
 def write(page: str, path: Path) -> None:
     try:
         write_whole(path, page)
@@ -105,37 +107,35 @@ def write(page: str, path: Path) -> None:
 
 def render(
     results: Results,
-    judged: Judged,
+    judged: Mapping[str, Sequence[ClaimResult]],
     folders: Mapping[str, Path],
     newest: float,
     *,
     stamp: str = "",
-    teller: Teller = tell,
+    reader: SectionReader = read_section,
 ) -> str:
     """`folders`: of each sweep. `stamp`: of a page that is served and asks for newer ones."""
     runs = results.runs
-    cells = thin.cells_each(len(runs))
-    told = [teller(Path(folder), cells) for folder in runs["folder"]]
+    sections = [reader(Path(folder), thin.cells_each(len(runs))) for folder in runs["folder"]]
     numbers, first = sweeps.cell_numbers(results)
-    sheets = dict(zip(results.axes, cells_sheets(results), strict=True))
-    pages = []
-    for name in results.axes:
-        own = [one for one, sweep in zip(told, runs["sweep"], strict=True) if sweep == name]
-        page = sweeps.page(
-            results, name, sheets[name], own, judged.get(name, []), folders[name], first[name]
+    by_sweep = []
+    for name, sheet in zip(results.axes, cells_sheets(results), strict=True):
+        own = [one for one, sweep in zip(sections, runs["sweep"], strict=True) if sweep == name]
+        claims = judged.get(name, [])
+        by_sweep.append(
+            sweeps.read_sweep(results, name, sheet, own, claims, folders[name], first[name])
         )
-        pages.append(page)
     words = outcomes(runs)
-    heads, rows = runtable.table(results, told)
+    heads, rows = runtable.table(results, sections)
     names = list(column(runs, "run"))
-    ids = [f"run/{sweep}/{run}" for sweep, run in zip(runs["sweep"], names, strict=True)]
+    parts = zip(runs["sweep"], names, words, rows, sections, strict=True)
     listed = [
-        {"id": i, "name": name, "outcome": word, "cells": row, "told": one, "marks": one.marks}
-        for i, name, word, row, one in zip(ids, names, words, rows, told, strict=True)
+        {"id": f"run/{sweep}/{name}", "name": name, "outcome": word, "cells": row, "section": one}
+        for sweep, name, word, row, one in parts
     ]
     filters = runtable.filters(results)
     series, of = _series(results)
-    squares = {s.cell: s.words for p in pages for _, row in p.rows for some in row for s in some}
+    squares = {s.cell: s.words for p in by_sweep for _, row in p.rows for some in row for s in some}
     data = {
         "runs": [
             {
@@ -145,35 +145,35 @@ def render(
                 "cell": numbers[i],
                 "series": of[i],
                 "filters": [one.of[i] for one in filters],
-                "curve": told[i].curve,
-                "gradients": told[i].gradients,
+                "curve": sections[i].curve,
+                "gradients": sections[i].gradients,
             }
             for i in range(len(runs))
         ],
         "cells": [squares[i] for i in sorted(squares)],
         "series": series,
         "sweeps": [{"name": name} | _levels(results, name) for name in results.axes],
-        "first": _most_telling(words, told),
+        "first": _most_telling(words, sections),
     }
-    title = "lnexp: " + (pages[0].name if len(pages) == 1 else amount(len(pages), "sweep"))
+    title = "lnexp: " + (by_sweep[0].name if len(by_sweep) == 1 else amount(len(by_sweep), "sweep"))
     return _template().render(
         title=title,
         counts=_counts(words),
         newest=datetime.fromtimestamp(newest).strftime("%Y-%m-%d %H:%M"),
         version=__version__,
         notes=results.notes,
-        sweeps=pages,
-        legend=legend(results.runs),
+        sweeps=by_sweep,
+        legend=legend(runs),
         filters=[{"at": at, **vars(one)} for at, one in enumerate(filters)],
         heads=heads,
         rows=listed,
         verdict_at=[head.name for head in heads].index("verdict"),
         series=series,
-        thinned=_thinned(told),
+        thinned=_thinned(sections),
         method=(
             ("Numbers", FORMULAS),
-            ("Verdicts, the first that fits", VERDICTS),
-            ("Causes", CAUSES),
+            ("Verdicts, the first that fits", VERDICT_RULES),
+            ("Causes", CAUSE_RULES),
         ),
         seeds_note=seeds_note(),
         data=plain(data),
@@ -199,17 +199,16 @@ def _template() -> Any:
 
 
 def _counts(words: Sequence[str]) -> str:
-    counts = {word: words.count(word) for word in dict.fromkeys(words)}
-    said = ", ".join(f"{n} {word.replace('_', ' ')}" for word, n in counts.items())
-    return amount(len(words), "run") + (f": {said}" if said else "")
+    counts = ", ".join(f"{n} {word.replace('_', ' ')}" for word, n in Counter(words).items())
+    return amount(len(words), "run") + (f": {counts}" if counts else "")
 
 
-def _most_telling(words: Sequence[str], told: Sequence[Told]) -> int:
+def _most_telling(words: Sequence[str], sections: Sequence[RunSection]) -> int:
     """The run that is open at first: a failure, if there is one with a known birth, and a long
     one, which has a history."""
     order = [
         (word not in FAILURES, not one.born, -len(one.curve.get("steps", ())))
-        for word, one in zip(words, told, strict=True)
+        for word, one in zip(words, sections, strict=True)
     ]
     return order.index(min(order)) if order else 0
 
@@ -239,23 +238,20 @@ def _series(results: Results) -> tuple[list[dict[str, str]], list[int]]:
 
 def _levels(results: Results, sweep: str) -> dict[str, Any]:
     """ln V and H1 of the sweep's texts: dotted lines, and what they are."""
-    runs = results.runs.loc[results.runs["sweep"] == sweep]
-    found: dict[str, list[float]] = {}
-    for key, name in (("ln_v", "ln V, a uniform guess"), ("h1", level_words(runs))):
-        found[name] = sorted({round(float(v), 4) for v in column(runs, key).dropna()})
-    said = [f"{name}: {', '.join(map(str, v))}" for name, v in found.items() if v]
-    words = f"Dotted: {'; '.join(said)}." if said else ""
-    return {"levels": [v for values in found.values() for v in values], "levelWords": words}
+    named = levels(results.runs.loc[results.runs["sweep"] == sweep], "ln_v", "h1")
+    parts = [f"{name}: {', '.join(map(str, some))}" for name, some in named.items() if some]
+    words = f"Dotted: {'; '.join(parts)}." if parts else ""
+    return {"levels": [v for some in named.values() for v in some], "levelWords": words}
 
 
-def _thinned(told: Sequence[Told]) -> str:
+def _thinned(sections: Sequence[RunSection]) -> str:
     """What the charts leave out, and that nothing else on the page does."""
-    some = sum(bool(one.thinned) for one in told)
+    some = sum(bool(one.thinned) for one in sections)
     what = (
-        f"Thinned for these charts alone in {some} of {amount(len(told), 'run')} (each run says "
-        "what). A long curve keeps its ends, the smallest and the largest value of each stretch "
-        "and every first NaN and Inf in it; a cell of a map that stands for several readings "
-        "shows the largest, or NaN, Inf or 0 where one of them is."
+        f"Thinned for these charts alone in {some} of {amount(len(sections), 'run')} (each run "
+        "says what). A long curve keeps its ends, the smallest and the largest value of each "
+        "stretch and every first NaN and Inf in it; a cell of a map that stands for several "
+        "readings shows the largest, or NaN, Inf or 0 where one of them is."
         if some
         else "Every reading is drawn."
     )

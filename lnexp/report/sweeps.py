@@ -1,5 +1,6 @@
 """One sweep on the page: question, claims, verdict map, cells, and how to run it again."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan
@@ -14,7 +15,7 @@ from lnexp.claims.show import claims_sheets
 from lnexp.config.rules import caveats
 from lnexp.figures.frames import outcome_words
 from lnexp.messages import amount
-from lnexp.report.runs import Told
+from lnexp.report.runs import RunSection
 from lnexp.results.axes import (
     axis_texts,
     choose_look,
@@ -58,7 +59,7 @@ class Square:
 
 
 @dataclass(frozen=True)
-class Page:
+class SweepSection:
     """What the page says of one sweep."""
 
     name: str
@@ -82,23 +83,23 @@ class Page:
         return f"{self.name}.yaml"
 
 
-def page(
+def read_sweep(
     results: Results,
     sweep: str,
     table: Sheet,
-    told: Sequence[Told],
+    sections: Sequence[RunSection],
     claims: Sequence[ClaimResult],
     folder: Path,
     first_cell: int,
-) -> Page:
-    """`told`: of this sweep's runs; its cells are numbered from `first_cell` on."""
+) -> SweepSection:
+    """`sections`: of this sweep's runs; its cells are numbered from `first_cell` on."""
     runs = results.runs.loc[results.runs["sweep"] == sweep].reset_index(drop=True)
     axes = results.axes[sweep]
     columns, rows = _map(runs, axes, first_cell)
-    return Page(
+    return SweepSection(
         name=sweep,
         question=results.questions.get(sweep, ""),
-        summary=[(word, words) for word, words in outcome_words(runs).items()] if len(runs) else [],
+        summary=list(outcome_words(runs).items()),
         common=common_settings(runs),
         claims=claims_sheets(sweep, claims),
         table=table,
@@ -107,7 +108,7 @@ def page(
         config=_text(folder / "sweep.yaml"),
         command=f"lnexp run {quote(f'{sweep}.yaml')}",
         settings=_settings(runs),
-        env=_env([one.env for one in told if one.env]),
+        env=_env([one.env for one in sections if one.env]),
         left_out=[f.name for f in results.dropped if f.parents[1].name == sweep],
         caveats=caveats(column(runs, "model.norm")),
         first_cell=first_cell,
@@ -118,11 +119,11 @@ def cell_numbers(results: Results) -> tuple[list[int], dict[str, int]]:
     """Of each run the number of its cell on the page, and each sweep's first number."""
     number, first, at = [0] * len(results.runs), {}, 0
     for sweep, axes in results.axes.items():
-        there = (results.runs["sweep"] == sweep).to_numpy().nonzero()[0]
+        rows = (results.runs["sweep"] == sweep).to_numpy().nonzero()[0]
         first[sweep] = at
-        for group in members(results.runs.iloc[there], axes):
+        for group in members(results.runs.iloc[rows], axes):
             for i in group:
-                number[there[i]] = at
+                number[rows[i]] = at
             at += 1
     return number, first
 
@@ -181,7 +182,7 @@ def _env(facts: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def _counted(texts: Sequence[str]) -> str:
-    counts = {text: list(texts).count(text) for text in dict.fromkeys(texts)}
+    counts = Counter(texts)
     if len(counts) == 1:
         return next(iter(counts))
     return "; ".join(f"{text or 'none'} ({amount(n, 'run')})" for text, n in counts.items())

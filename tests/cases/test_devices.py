@@ -10,7 +10,7 @@ import torch
 
 from lnexp.config.schema import Train
 from lnexp.figures.canvas import house_style
-from lnexp.figures.drawing import Sweep
+from lnexp.figures.drawing import SweepFrames
 from lnexp.figures.plots import PICTURES
 from lnexp.messages import UserError
 from lnexp.model.catalog import PRECISIONS
@@ -191,7 +191,7 @@ def two_devices() -> Made:
 
 def test_no_legend_entry_holds_runs_of_two_devices():
     runs, steps, layers, axes = two_devices().frames()
-    sweep = Sweep(runs, steps, layers, axes, "made")
+    sweep = SweepFrames(runs, steps, layers, axes, "made")
     dressed = dress(runs, sweep.look).merge(runs[["run", "train.device"]], on="run")
     for _, group in dressed.groupby(["facet", "series"]):
         assert group["train.device"].nunique() == 1

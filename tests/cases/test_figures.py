@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from lnexp.commands import read as command
 from lnexp.figures import plots
 from lnexp.figures.canvas import house_style
-from lnexp.figures.drawing import Sweep
+from lnexp.figures.drawing import SweepFrames
 from lnexp.figures.plots import PICTURES, plot_sweep
 from lnexp.results.load import load
 from tests.cases.trained import SIZE, config, told
@@ -48,7 +48,7 @@ def test_a_nan_between_two_readings_is_a_row_an_event_and_a_mark_never_averaged_
     results = load(bad_step.folder.parents[1])
     with house_style():
         figure = PICTURES["loss"](
-            Sweep(results.runs, results.steps(), results.layers(), [], name="s")
+            SweepFrames(results.runs, results.steps(), results.layers(), [], name="s")
         )
     labels = [" ".join(words.split()) for words in figure.axes[0].get_legend_handles_labels()[1]]
     assert any("NaN at step 14 (1 run)" in words for words in labels)

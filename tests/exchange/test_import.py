@@ -10,7 +10,7 @@ import pytest
 from matplotlib.text import Text
 
 from lnexp.exchange.logs import as_rows, read_log
-from lnexp.figures.drawing import Sweep
+from lnexp.figures.drawing import SweepFrames
 from lnexp.figures.plots import PICTURES
 from lnexp.results.load import load
 from lnexp.results.verdicts import constant_baseline
@@ -218,7 +218,7 @@ def test_no_reader_shows_a_seed_or_letter_frequencies_of_a_log(option, words, tm
     assert ("Baseline: 4.000 nats" in shown) == bool(option)
     cached = (tmp_path / "results" / "imported" / "runs.csv").read_text().splitlines()[1]
     assert cached.startswith("a,,,")
-    sweep = Sweep(results.runs, results.steps(), results.layers(), ["data.path"], "imported")
+    sweep = SweepFrames(results.runs, results.steps(), results.layers(), ["data.path"], "imported")
     figures = [PICTURES[kind](sweep) for kind in ("loss", "end_gap", "verdicts")]
     texts = [text.get_text() for figure in figures for text in figure.findobj(Text)]
     assert texts and not any("letter" in text or "seed 0" in text for text in texts)

@@ -10,7 +10,7 @@ from matplotlib.text import Text
 
 from lnexp.figures import heat, knobs, layerframes, phase
 from lnexp.figures.canvas import house_style
-from lnexp.figures.drawing import Sweep
+from lnexp.figures.drawing import SweepFrames
 from lnexp.figures.frames import endings
 from lnexp.figures.overview import Fitting, over_axis, places
 from lnexp.figures.plots import PICTURES
@@ -22,8 +22,8 @@ def fresh_axes():
     return Figure(figsize=(6, 4)).subplots()
 
 
-def sweep(made: plot_frames.Made, **wishes) -> Sweep:
-    return Sweep(*made.frames(), name="made", **wishes)
+def sweep(made: plot_frames.Made, **wishes) -> SweepFrames:
+    return SweepFrames(*made.frames(), name="made", **wishes)
 
 
 def draw(made: plot_frames.Made, kind: str, size: str = "paper", **wishes) -> Figure:

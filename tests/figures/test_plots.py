@@ -18,7 +18,7 @@ from matplotlib.transforms import BboxBase
 from lnexp.config.schema import Model, RunConfig
 from lnexp.figures import plots
 from lnexp.figures.canvas import house_style, legend_beside, page
-from lnexp.figures.drawing import Sweep
+from lnexp.figures.drawing import SweepFrames
 from lnexp.figures.overview import Fitting, verdict_map
 from lnexp.figures.plots import PICTURES, plot_sweep
 from lnexp.messages import UserError
@@ -32,7 +32,7 @@ HERE = Path(__file__).parent
 
 def picture(made: plot_frames.Made, kind: str, **wishes) -> Figure:
     with house_style():
-        return PICTURES[kind](Sweep(*made.frames(), name="made", **wishes))
+        return PICTURES[kind](SweepFrames(*made.frames(), name="made", **wishes))
 
 
 def draw(made: plot_frames.Made, kind: str, **wishes) -> Figure:
@@ -117,7 +117,7 @@ def written(name: str) -> Written:
     savefig = Figure.savefig
 
     def looks(figure, draft, **how):
-        seen[draft.name.split(".")[1]] = seen_in(figure)
+        seen[draft.name.split(".")[0]] = seen_in(figure)
         savefig(figure, draft, **how)
 
     said = []
@@ -391,7 +391,7 @@ def test_categorical_run_columns_do_not_bring_back_absent_runs():
     for frame in (steps, layers):
         frame["run"] = pd.Categorical(frame["run"], categories=list(runs["run"]))
     with house_style():
-        figure = PICTURES["loss"](Sweep(runs, steps, layers, axes, name="made"))
+        figure = PICTURES["loss"](SweepFrames(runs, steps, layers, axes, name="made"))
     assert "2 of 10 runs not shown: 2 pending." in caption(figure)
     assert np.isfinite(figure.axes[0].get_ylim()).all()
 
@@ -416,7 +416,7 @@ def test_results_on_disk_are_drawn_with_the_pending_and_the_nan_run(tmp_path):
         formats=["png"], kinds=list(PICTURES), warn=told,
     )  # fmt: skip
     assert len(paths) == len(PICTURES)
-    made = Sweep(results.runs, results.steps(), results.layers(), axes, name="made")
+    made = SweepFrames(results.runs, results.steps(), results.layers(), axes, name="made")
     with house_style():
         text = caption(PICTURES["loss"](made))
         labels = PICTURES["loss"](made).axes[0].get_legend_handles_labels()[1]

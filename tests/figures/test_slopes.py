@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from lnexp.claims.tests import Spread, spread
-from lnexp.figures import slopes as laws
+from lnexp.figures import slopes
 from lnexp.figures.canvas import house_style
-from lnexp.figures.drawing import Sweep
+from lnexp.figures.drawing import SweepFrames
 from lnexp.figures.layerframes import sublayer
 from lnexp.probe.reading import Reach
 from lnexp.probe.show import cell_sheet, depth_text, spread_text, trend_text
@@ -19,7 +19,7 @@ from tests.figures.plot_frames import SETTINGS
 AXES = ["model.placement", "model.depth"]
 
 
-def sweep(**other) -> Sweep:
+def sweep(**other) -> SweepFrames:
     """Pre-LN as the theory has it: variance 1 + l, last gradient N^(-1/2); two seeds alike."""
     runs, layers = [], []
     for depth in (4, 8, 16):
@@ -34,7 +34,9 @@ def sweep(**other) -> Sweep:
                 layers.append((run, 0, layer, "w2", depth**-0.5, np.nan))
     names = ["run", "step", "layer", "part", "grad_norm", "act_rms"]
     frame = pd.DataFrame(layers, columns=names).assign(sweep="made")
-    return Sweep(pd.DataFrame(runs), pd.DataFrame(columns=["run", "step"]), frame, AXES, "made")
+    return SweepFrames(
+        pd.DataFrame(runs), pd.DataFrame(columns=["run", "step"]), frame, AXES, "made"
+    )
 
 
 def lines(ax) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -46,7 +48,7 @@ def lines(ax) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 def test_the_expected_slope_lies_on_what_follows_the_law():
     with house_style():
-        figure = laws.picture(sweep())
+        figure = slopes.picture(sweep())
     over_depth, over_blocks = figure.axes
     drawn = lines(over_depth)
     slope = next(label for label in drawn if "slope -0.500" in label)
@@ -63,9 +65,9 @@ def test_the_expected_slope_lies_on_what_follows_the_law():
     "other", [{"model.init": "gpt2"}, {"model.norm": "rmsnorm"}, {"model.placement": "sandwich"}]
 )
 def test_no_slope_is_drawn_for_settings_without_a_law(other):
-    assert laws.lacks_laws(sweep(**other)) and not laws.lacks_laws(sweep())
+    assert slopes.lacks_laws(sweep(**other)) and not slopes.lacks_laws(sweep())
     with house_style():
-        figure = laws.picture(sweep(**other))
+        figure = slopes.picture(sweep(**other))
     assert not figure.axes[0].get_lines() and "no law" not in figure.axes[0].get_title()
 
 

@@ -11,7 +11,7 @@ from lnexp.config.schema import Model
 from lnexp.model.catalog import PLACEMENTS
 from lnexp.model.gpt import GPT
 from lnexp.records import Autopsy
-from lnexp.report.network import Mark, diagram, marks, norms_at, shown_blocks
+from lnexp.report.network import BirthMark, diagram, marks, norms_at, shown_blocks
 from tests.origin.autopsies import autopsy, birth
 
 DEPTH = 8
@@ -48,7 +48,7 @@ def test_a_hundred_blocks_are_condensed_to_the_first_the_last_and_the_origins_ne
     assert shown_blocks(100, [13]) == [0, 12, 13, 14, 99]
     assert shown_blocks(100, [None]) == [0, 99] and shown_blocks(100, [99]) == [0, 98, 99]
     assert shown_blocks(6, [3]) == list(range(6))
-    svg = diagram(settings(depth=100), [Mark("Inf", "forward", "blocks.13.mlp.body.w2")])
+    svg = diagram(settings(depth=100), [BirthMark("Inf", "forward", "blocks.13.mlp.body.w2")])
     assert blocks(svg) == [1, 13, 14, 15, 100]
     assert "… 11 more blocks …" in svg and "… 84 more blocks …" in svg
 
@@ -67,7 +67,7 @@ def test_a_hundred_blocks_are_condensed_to_the_first_the_last_and_the_origins_ne
     ],
 )
 def test_a_module_has_its_place_in_the_drawing(module, place):
-    assert Mark("NaN", "forward", module).place == place
+    assert BirthMark("NaN", "forward", module).place == place
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_module_has_its_place_in_the_drawing(module, place):
 )
 @pytest.mark.parametrize("residual", [True, False])
 def test_the_mark_says_what_was_born_and_on_which_way(phase, words, module, residual):
-    svg = diagram(settings(residual=residual), [Mark("NaN", phase, module)])
+    svg = diagram(settings(residual=residual), [BirthMark("NaN", phase, module)])
     assert ">NaN born<" in svg and f">{words}<" in svg
 
 
@@ -125,5 +125,5 @@ def test_the_birth_comes_from_the_autopsy_and_the_first_bad_gradient_beside_it()
 
 def test_without_an_autopsy_the_events_tell_and_a_healthy_run_has_no_mark():
     event = {"kind": "nan", "role": "origin", "phase": "backward", "module": "blocks.2.attn"}
-    assert marks(case(None, [event])) == [Mark("NaN", "backward", "blocks.2.attn")]
+    assert marks(case(None, [event])) == [BirthMark("NaN", "backward", "blocks.2.attn")]
     assert marks(case(None, [], verdict="learned")) == []

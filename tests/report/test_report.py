@@ -18,16 +18,15 @@ import pytest
 from lnexp.commands.report import folders
 from lnexp.explain.explain import MEANING, explain
 from lnexp.explain.show import sections
-from lnexp.report import page as method
-from lnexp.report.page import render
-from lnexp.report.runs import tell
+from lnexp.report.page import CAUSE_RULES, FORMULAS, VERDICT_RULES, render
+from lnexp.report.runs import read_section
 from lnexp.results.load import load
 from lnexp.results.verdicts import VERDICTS
 from tests.cli import lnexp
 from tests.figures.plot_frames import four_fates, mixed, one_run
+from tests.figures.test_thin import decoded
 from tests.origin.autopsies import autopsy, birth, write_autopsy
 from tests.report.made_folders import config, write_made, write_noise, write_run
-from tests.report.test_thin import decoded
 from tests.results.folders import write_points
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
@@ -224,10 +223,10 @@ def test_a_hundred_runs_of_a_hundred_blocks_stay_under_five_megabytes(tmp_path):
     write_points(sweep, [(f"noise-d100-s{i}", i, {"model.depth": 4}) for i in range(100)])
     known = {}
 
-    def teller(folder: Path, cells: int):
-        return known.setdefault(cells, tell(sweep / "runs" / "noise-d100-s0", cells))
+    def reader(folder: Path, cells: int):
+        return known.setdefault(cells, read_section(sweep / "runs" / "noise-d100-s0", cells))
 
-    page = page_of(sweep, teller=teller)
+    page = page_of(sweep, reader=reader)
     assert len(page.encode()) < 5e6
     runs = see(page).json("data")["runs"]
     assert len(runs) == 100 and decoded(runs[99]["gradients"]).shape == (100, 45)
@@ -244,9 +243,9 @@ def test_what_was_thinned_is_said_and_what_was_not(tmp_path, seen):
 def test_each_formula_stands_in_the_page_of_metrics():
     text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
     plain = " ".join(re.sub(r"[*`]", "", text).split())
-    for term, words in method.FORMULAS.items():
+    for term, words in FORMULAS.items():
         assert words in plain, term
-    for term, words in (method.VERDICTS | method.CAUSES).items():
+    for term, words in (VERDICT_RULES | CAUSE_RULES).items():
         assert f"| {term} | {words}" in plain, term
 
 
@@ -278,8 +277,8 @@ def test_html_names_another_file_and_a_folder_that_is_missing_is_told(fates, tmp
 
 
 def test_every_verdict_and_cause_has_its_rule_on_the_page():
-    assert list(method.VERDICTS) == list(VERDICTS)
-    assert set(MEANING) == set(method.CAUSES)
+    assert list(VERDICT_RULES) == list(VERDICTS)
+    assert set(MEANING) == set(CAUSE_RULES)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import yaml
 
 from lnexp.explain.explain import explain
 from lnexp.explain.show import as_json, in_words
-from lnexp.figures.drawing import Sweep
+from lnexp.figures.drawing import SweepFrames
 from lnexp.figures.plots import LACKS, PICTURES
 from lnexp.results.load import load
 from lnexp.rows import LayerRow, StepRow
@@ -119,7 +119,7 @@ def test_level_full_of_a_watched_loop_has_no_picture_of_matrices_or_sublayers(tm
     results = load(watched(tmp_path, FALL))
     rows = [LayerRow(0, layer, "mlp", act_rms=1.0, grad_norm=1.0) for layer in range(3)]
     layers = pd.DataFrame(map(asdict, rows)).assign(run="mine", sweep="")
-    sweep = Sweep(results.runs, results.steps(), layers, [], "mine")
+    sweep = SweepFrames(results.runs, results.steps(), layers, [], "mine")
     assert not LACKS["stream_by_layer"](sweep)
     for kind in ("matrix_by_layer", "branch_by_layer"):
         assert "lnexp's own models" in LACKS[kind](sweep)

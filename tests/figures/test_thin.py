@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lnexp.report import thin
+from lnexp.figures import thin
 
 ANY = st.sampled_from([0.0, math.nan, math.inf, 1e-300, 1e-5, 0.5, 3.0, 1e300])
 

@@ -34,16 +34,16 @@ def curve(values: np.ndarray, most: int = CURVE) -> np.ndarray:
     """The places to draw: of each stretch the smallest, the largest, the first NaN and Inf."""
     if len(values) <= 2 * most:
         return np.arange(len(values))
-    kept = {0, len(values) - 1}
+    places = {0, len(values) - 1}
     for first, beyond in stretches(len(values), most):
         part = values[first:beyond]
         finite = np.flatnonzero(np.isfinite(part))
         if len(finite):
-            kept |= {first + int(finite[part[finite].argmin()])}
-            kept |= {first + int(finite[part[finite].argmax()])}
+            places |= {first + int(finite[part[finite].argmin()])}
+            places |= {first + int(finite[part[finite].argmax()])}
         for special in (np.isnan(part), np.isinf(part)):
-            kept |= {first + int(at) for at in np.flatnonzero(special)[:1]}
-    return np.array(sorted(kept))
+            places |= {first + int(at) for at in np.flatnonzero(special)[:1]}
+    return np.array(sorted(places))
 
 
 @dataclass(frozen=True)
