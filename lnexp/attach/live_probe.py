@@ -15,10 +15,9 @@ from torch.optim import Adam, AdamW, Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from lnexp.attach.distributed import Ranks, ShardedProbe
-from lnexp.attach.places import NORM, places
 from lnexp.config.schema import Measure
 from lnexp.measure.forward import Reading, rms, token_cosine
-from lnexp.measure.groups import plain, plain_modules
+from lnexp.measure.groups import NORM, places, plain, plain_modules
 from lnexp.measure.optimizer import underflow
 from lnexp.measure.probes import LargeProbe, Probe
 from lnexp.measure.tensors import local

@@ -38,7 +38,7 @@ class Cell:
     """One cell's search."""
 
     settings: Settings
-    seeds: dict[float, int] = field(default_factory=dict)  # value -> how many of its seeds
+    seeds: dict[float, int]  # value -> how many of its seeds
     tallies: dict[float, Tally] = field(default_factory=dict)
     runs: Any = None  # its rows of the runs' frame
 
@@ -47,11 +47,9 @@ class Boundary:
     """`steps()` trains until every cell's edge is bracketed; `rows()` says where they are."""
 
     def __init__(self, sweep: Sweep, key: str, knob: Knob, out: Path) -> None:
-        self.sweep, self.key, self.knob, self.out = sweep, key, knob, out
-        self.cells = [Cell(settings) for settings in cells(sweep)]
+        self.sweep, self.key, self.knob = sweep, key, knob
+        self.cells = [Cell(settings, wanted(knob, {})) for settings in cells(sweep)]
         self.folder = out / f"{sweep.name}-boundary"
-        for cell in self.cells:
-            cell.seeds = wanted(knob, {})
         self._add_known()
 
     def _add_known(self) -> None:
@@ -69,7 +67,7 @@ class Boundary:
                 cell.seeds[value] = max(cell.seeds.get(value, 0), counts[id(cell), value])
 
     def steps(self, train: Train) -> Iterator[str]:
-        """One round each: what was trained, in words."""
+        """One round each: what will be trained, in words."""
         while True:
             whole, chosen = self._plan()
             plan = part(whole, [pick.run for pick in chosen])

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from lnexp.boundary.reading import boundary_sheet, ramp_sheet
 from lnexp.boundary.search import Knob
-from lnexp.boundary.show import boundary_sheet, ramp_sheet
 from lnexp.boundary.work import Boundary, Ramp
 from lnexp.commands.jobs import resumable
 from lnexp.commands.training import one_sweep, training_in, write_rows

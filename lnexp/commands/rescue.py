@@ -9,7 +9,7 @@ from lnexp.commands.training import training_in, write_rows
 from lnexp.files import strict_json
 from lnexp.lab.schemas import RescueRow
 from lnexp.messages import amount, say
-from lnexp.rescue.show import from_words, rescue_sheet
+from lnexp.rescue.reading import from_words, rescue_sheet
 from lnexp.rescue.work import Rescue
 from lnexp.results.load import find_run
 from lnexp.runs.local import Executor

@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from lnexp.attach.places import places
 from lnexp.config.schema import Model
-from lnexp.measure.groups import place_of
+from lnexp.measure.groups import place_of, places
 from lnexp.messages import UserError
 from lnexp.model.init import build
 

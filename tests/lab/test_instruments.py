@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from lnexp.config.schema import Model, RunConfig
-from lnexp.lab.drift import distance, drift
-from lnexp.lab.instruments import batch, change, norms, undo_r2
+from lnexp.lab.instruments import batch, change, distance, drift, norms, undo_r2
 from lnexp.lab.instruments import figures as norm_figures
 from lnexp.lab.profile import figures, power, profile
 from lnexp.lab.skip import depth, skip
