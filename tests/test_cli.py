@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from lnexp import __version__
 from lnexp.cli import app
 from tests.cases.conftest import run_here
 from tests.cli import lnexp
@@ -27,37 +29,44 @@ def trained(tmp_path_factory) -> Path:
 
 
 def test_the_commands_and_their_options_are_these():
+    """In the order in which --help lists them."""
     commands = get_command(app).commands  # type: ignore[attr-defined]
-    options = {
-        name: sorted(o for p in command.params for o in p.opts if o.startswith("-"))
+    options = [
+        (name, sorted(o for p in command.params for o in p.opts if o.startswith("-")))
         for name, command in commands.items()
-    }
-    assert options == {
-        "run": [
+    ]
+    assert options == [
+        ("run", [
             "--address", "--check", "--dry-run", "--executor", "--extend", "--fail-fast", "--force",
             "--gpus-per-run", "--jobs", "--out", "--retry", "--set", "--steps", "-j",
             "-o", "-s",
-        ],
-        "plan": ["--json", "--set", "-s"],
-        "probe": ["--jobs", "--json", "--out", "--set", "--steps", "-j", "-o", "-s"],
-        "boundary": [
+        ]),
+        ("plan", ["--json", "--set", "-s"]),
+        ("plot", ["--by", "--facet", "--format", "--kind", "--size", "--steps", "--style"]),
+        ("show", ["--claims", "--csv", "--json", "--tex", "--watch"]),
+        ("explain", ["--json"]),
+        ("report", ["--html", "--port", "--watch"]),
+        ("probe", ["--jobs", "--json", "--out", "--set", "--steps", "-j", "-o", "-s"]),
+        ("boundary", [
             "--high", "--jobs", "--json", "--knob", "--low", "--out", "--points", "--ramp",
             "--resolution", "--set", "-j", "-o", "-s",
-        ],
-        "plot": ["--by", "--facet", "--format", "--kind", "--size", "--steps", "--style"],
-        "show": ["--claims", "--csv", "--json", "--tex", "--watch"],
-        "report": ["--html", "--port", "--watch"],
-        "explain": ["--json"],
-        "rescue": ["--jobs", "--json", "--out", "--try", "-j", "-o"],
-        "export": ["--out", "--to", "-o"],
-        "import": ["--baseline", "--force", "--map", "--name", "--out", "-o"],
-        "inspect": ["--checkpoint", "--json"],
-        "norm": ["--bias", "--dtype", "--eps", "--gain", "--json", "--norm"],
-        "sample": ["--length", "--prompt", "--seed", "--temperature"],
-        "configs": [],
-        "schema": [],
-        "doctor": ["--json"],
-    }  # fmt: skip
+        ]),
+        ("rescue", ["--jobs", "--json", "--out", "--try", "-j", "-o"]),
+        ("norm", ["--bias", "--dtype", "--eps", "--gain", "--json", "--norm"]),
+        ("sample", ["--length", "--prompt", "--seed", "--temperature"]),
+        ("inspect", ["--checkpoint", "--json"]),
+        ("import", ["--baseline", "--force", "--map", "--name", "--out", "-o"]),
+        ("export", ["--out", "--to", "-o"]),
+        ("configs", []),
+        ("schema", []),
+        ("doctor", ["--json"]),
+    ]  # fmt: skip
+
+
+def test_python_minus_m_lnexp_is_the_same_command():
+    words = [sys.executable, "-m", "lnexp", "--version"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout == f"lnexp {__version__}\n"
 
 
 def test_a_run_ends_with_a_verdict_for_every_run_and_cell(trained):
@@ -113,24 +122,32 @@ def test_plots_are_written_headless_whatever_the_backend(tmp_path):
     assert len(said.out.split()) == len(list(plots.iterdir())) >= 12
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["--help"], ["show", "results"], ["plot", "results", "--kind", "loss"], ["report", "results"]],
-)
-def test_reading_never_imports_torch(trained, words):
+def imported_by(words: list[str], cwd: Path) -> set[str]:
+    """The packages that `lnexp WORDS` has imported at its end."""
     code = (
         "import sys; from lnexp.cli import main\n"
         f"sys.argv = ['lnexp', *{words!r}]\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "print('torch' in sys.modules)"
+        "print(); print(*(name for name in sys.modules if '.' not in name))"
     )
-    import subprocess
-
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=trained, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, check=True
     )
-    assert done.stdout.rstrip().endswith("False")
+    return set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--help"], ["show", "results"], ["plot", "results", "--kind", "loss"], ["report", "results"]],
+)
+def test_reading_never_imports_torch(trained, words):
+    assert "torch" not in imported_by(words, trained)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["show", "results"], ["run", "small.yaml"]])
+def test_only_what_judges_a_claim_imports_scipy(trained, words):
+    assert "scipy" not in imported_by(words, trained)
 
 
 def test_plan_shows_norm_parameters_and_init_without_training(tmp_path):
@@ -270,7 +287,7 @@ def test_a_failing_run_gives_exit_1_and_names_its_error_file(tmp_path):
 
 
 def test_a_held_sweep_is_refused_and_left_alone(trained):
-    from lnexp.runs.lock import locked
+    from lnexp.runs.rundir import locked
 
     with locked(trained / "results" / "small"):
         said = lnexp("run", "small.yaml", cwd=trained)
