@@ -16,10 +16,9 @@ from lnexp.results.causes import Cause
 from lnexp.results.load import load
 from lnexp.results.run_folder import (
     TABLES,
-    judge_tables,
-    read_autopsy,
+    judge_run,
     read_config,
-    read_tables,
+    read_process,
 )
 from lnexp.results.runs_csv import is_locked
 from lnexp.results.tables import BrokenTable, column, empty_table, numbers
@@ -107,27 +106,19 @@ def read_case(folder: Path) -> Case:
     process, notes = _process(folder)
     try:
         env = read_json(folder / "env.json")
-        frames, more = read_tables(folder, dict.fromkeys(TABLES))
-        autopsy, unread = read_autopsy(folder)
-        judgement = judge_tables(folder, frames, settings, env, process, autopsy)
+        frames, autopsy, judgement, more = judge_run(
+            folder, dict.fromkeys(TABLES), settings, env, process
+        )
     except (BrokenRecord, BrokenTable) as problem:
         return _blank(folder, settings, seeds, process, [*notes, str(problem)])
     return Case(
         folder, settings, seeds, env, process, frames["steps"], frames["layers"],
-        frames["events"], autopsy, judgement, [*notes, *more, *unread],
+        frames["events"], autopsy, judgement, [*notes, *more],
     )  # fmt: skip
 
 
 def _process(folder: Path) -> tuple[Status, list[str]]:
-    """status.json; without a usable one the sweep's lock tells whether the run goes on."""
-    notes: list[str] = []
-    try:
-        if process := Status.read(folder):
-            return process, notes
-    except BrokenRecord as problem:
-        notes.append(str(problem))
-    running = is_locked(folder.resolve().parent.parent)
-    return Status("running" if running else "interrupted"), notes
+    return read_process(folder, is_locked(folder.resolve().parent.parent))
 
 
 def _without_config(folder: Path) -> Case:

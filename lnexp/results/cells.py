@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lnexp.results.statistics import median, wilson
-from lnexp.results.tables import column, nullable, numbers
+from lnexp.results.tables import column, floats, numbers
 from lnexp.results.verdicts import DECIDED, FAILURES, VERDICTS
 
 # Counted in this order; what is not a verdict says how far the process came.
@@ -63,8 +63,7 @@ def _measured(name: str, values: list[Any]) -> pd.Series:
     """Counts and texts as they are; measurements keep "not measured" apart from NaN."""
     if name in COUNTS or name in TEXTS:
         return pd.Series(values, dtype=str if name in TEXTS else np.int64)
-    empty = np.array([value is None for value in values], dtype=bool)
-    return nullable(np.array([np.nan if v is None else v for v in values], dtype=float), empty)
+    return floats(values)
 
 
 def _cell(runs: pd.DataFrame) -> dict[str, Any]:

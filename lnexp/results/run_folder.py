@@ -1,5 +1,6 @@
 """One run folder as one row of runs.csv."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ FIGURES = (
     "first_bad_step", "first_loss", "end_loss", "end_gap", "ln_v", "h1", "h2", "grad_ratio_step0",
     "grad_ratio_end", "update_ratio_end", "spike_score", "parameters", "steps_done", "seconds",
 )  # fmt: skip
+Columns = Mapping[str, list[str] | None]  # of each table; None: all
 # What a verdict needs of each table.
-JUDGED: dict[str, list[str] | None] = {
+JUDGED: Columns = {
     "steps": [
         "step", "lr", "loss", "unigram_loss", "val_loss", "grad_norm", "weight_norm",
         "update_norm", "skipped", "nonfinite_grads",
@@ -51,14 +53,8 @@ def read_run(
     }
     if not folder.is_dir():
         return row | {"status": "pending"}, []
-    notes: list[str] = []
-    try:
-        process = Status.read(folder)
-    except BrokenRecord as problem:
-        notes.append(str(problem))
-        process = None
-    status = process.status if process else "running" if locked else "interrupted"
-    row["status"] = status
+    process, notes = read_process(folder, locked)
+    row["status"] = process.status
     try:
         settings, seeds = config or read_config(folder)
         row |= settings
@@ -66,41 +62,52 @@ def read_run(
             row |= dict.fromkeys(("seed_init", "seed_data"))
         env = read_json(folder / "env.json")
         row |= read_numbers(folder / "env.json", env, ENVIRONMENT)
-        if status != "running":
-            frames, more = read_tables(folder, JUDGED)
-            autopsy, unread = read_autopsy(folder)
-            process = process or Status(status)
-            judgement = judge_tables(folder, frames, settings, env, process, autopsy)
-            notes += more + unread
+        if process.status != "running":
+            *_, judgement, more = judge_run(folder, JUDGED, settings, env, process)
+            notes += more
             row |= judgement.numbers
             row["verdict"] = judgement.verdict
             row["cause"] = "; ".join(cause.name for cause in judgement.causes)
             row["evidence"] = judgement.evidence
     except (BrokenRecord, BrokenTable) as problem:
-        if status != "running":  # a run that has just begun lacks files, and may
+        if process.status != "running":  # a run that has just begun lacks files, and may
             notes.append(str(problem))
     return row, notes
 
 
-def judge_tables(
+def read_process(folder: Path, locked: bool) -> tuple[Status, list[str]]:
+    """status.json, else whether the sweep's lock says that the run goes on; and notes."""
+    notes: list[str] = []
+    status = None
+    try:
+        status = Status.read(folder)
+    except BrokenRecord as problem:
+        notes.append(str(problem))
+    return status or Status("running" if locked else "interrupted"), notes
+
+
+def judge_run(
     folder: Path,
-    frames: dict[str, pd.DataFrame],
+    columns: Columns,
     settings: dict[str, Any],
     env: dict[str, Any],
     process: Status,
-    autopsy: Autopsy | None,
-) -> Judgement:
+) -> tuple[dict[str, pd.DataFrame], Autopsy | None, Judgement, list[str]]:
+    """The three tables by name, the autopsy, what they come to, and notes."""
+    frames, notes = _read_tables(folder, columns)
+    autopsy = None
+    try:
+        autopsy = Autopsy.read(folder)
+    except BrokenRecord as problem:
+        notes.append(str(problem))
     try:
         facts = Facts.of(settings, env)
     except (KeyError, TypeError, ValueError) as problem:
         raise BrokenRecord(f"{folder / 'env.json'}: no usable {problem}") from None
-    return judge(frames["steps"], frames["layers"], frames["events"], facts, process, autopsy)
+    return frames, autopsy, judge(**frames, facts=facts, process=process, autopsy=autopsy), notes
 
 
-def read_tables(
-    folder: Path, columns: dict[str, list[str] | None]
-) -> tuple[dict[str, pd.DataFrame], list[str]]:
-    """The three tables by name, and notes."""
+def _read_tables(folder: Path, columns: Columns) -> tuple[dict[str, pd.DataFrame], list[str]]:
     frames: dict[str, pd.DataFrame] = {}
     notes: list[str] = []
     for name, row_type in TABLES.items():
@@ -111,14 +118,6 @@ def read_tables(
             raise BrokenRecord(f"{path}: {problem.strerror}") from None
         notes += more
     return frames, notes
-
-
-def read_autopsy(folder: Path) -> tuple[Autopsy | None, list[str]]:
-    """None where there is none, or (which is noted) none that can be read."""
-    try:
-        return Autopsy.read(folder), []
-    except BrokenRecord as problem:
-        return None, [str(problem)]
 
 
 def read_config(folder: Path) -> Config:

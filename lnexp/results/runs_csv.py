@@ -7,14 +7,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from filelock import FileLock, Timeout
 
 from lnexp.config.schema import KEYS
 from lnexp.files import draft_of
 from lnexp.results.run_folder import COLUMNS, DEFAULTS, FIGURES, Config, read_run
-from lnexp.results.tables import nullable
+from lnexp.results.tables import floats
 from lnexp.rows import cell, line
 
 Row = list[str]  # the texts of COLUMNS, unquoted
@@ -97,8 +96,7 @@ def _typed(name: str, texts: Iterable[str]) -> pd.Series:
     if name in WHOLE:
         return pd.Series([int(text) if text else None for text in texts], dtype="Int64")
     if name in FIGURES:
-        values = np.array([float(text) if text else np.nan for text in texts], dtype=np.float64)
-        return nullable(values, np.array([not text for text in texts], dtype=bool))
+        return floats([float(text) if text else None for text in texts])
     return pd.Series(texts, dtype=str)
 
 
@@ -110,8 +108,7 @@ def _settings(values: list[Any]) -> pd.Series:
     if kinds == {int}:
         return pd.Series(values, dtype="Int64")
     if kinds <= {int, float} and kinds:
-        floats = np.array([np.nan if v is None else float(v) for v in values])
-        return nullable(floats, np.array([v is None for v in values]))
+        return floats(values)
     if kinds == {str} and None not in values:
         return pd.Series(values, dtype=str)
     return pd.Series(values, dtype=object)

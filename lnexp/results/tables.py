@@ -70,6 +70,12 @@ def nullable(values: np.ndarray, empty: np.ndarray) -> pd.Series:
     return pd.Series(array, copy=False)  # its halves are copies already
 
 
+def floats(values: Sequence[float | None]) -> pd.Series:
+    """None: not measured."""
+    empty = [value is None for value in values]
+    return nullable(np.array([np.nan if v is None else v for v in values]), np.array(empty))
+
+
 @dataclass(frozen=True)
 class Text:
     """A CSV's whole lines, the header first; what comes after the last newline is left out."""
