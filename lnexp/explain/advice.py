@@ -1,5 +1,5 @@
 """What is worth trying: for a mechanism, a cause or a verdict the changes that its figures speak
-for, each with those figures. Remedies that several of them share stand at the end."""
+for, each with those figures."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -33,6 +33,7 @@ class Suggestion:
 
 
 Advice = Iterator[Suggestion]
+Rule = Callable[[Case, str], Advice]  # the figures in words speak for its suggestions
 
 
 def advice(case: Case) -> list[Suggestion]:
@@ -48,247 +49,25 @@ def advice(case: Case) -> list[Suggestion]:
 def _all(case: Case) -> Advice:
     if case.autopsy is not None:
         yield from _fused(case)
-        yield from MECHANISM.get(mechanism(case.autopsy).name, _nothing)(case)
+        how = mechanism(case.autopsy)
+        yield from MECHANISM.get(how.name, always())(case, how.says)
     yield from _zero_output(case)
-    for name in case.causes:
-        yield from CAUSE.get(name, _nothing)(case)
-    yield from VERDICT.get(case.judgement.verdict or case.process.status, _nothing)(case)
+    for name, cause in case.causes.items():
+        yield from CAUSE.get(name, always())(case, cause.evidence)
+    verdict = case.judgement.verdict or case.process.status
+    yield from VERDICT.get(verdict, always())(case, case.judgement.reason)
     if case.settings.get("measure.level") == "off" and len(case.steps):
         yield Suggestion(
             "measure.level", "light", "no gradient, weight or update of this run was written"
         )
 
 
-def _nothing(_: Case) -> Advice:
-    return iter(())
+def always(*changes: tuple[str, Any, str]) -> Rule:
+    """The same (key, value, what to add to the figures) for every run."""
+    return lambda _, because: (Suggestion(key, v, f"{because}{more}") for key, v, more in changes)
 
 
-# What made the first non-finite value.
-
-
-def _fused(case: Case) -> Advice:
-    """Rounding inside the fused kernel: without it, and in numbers that round later."""
-    autopsy = case.autopsy
-    largest = autopsy and autopsy.origin and fused_beyond(autopsy.origin)
-    if not autopsy or not largest:
-        return
-    because = f"numbers up to {text(largest)} went into the fused kernel"
-    yield Suggestion("model.attention", "plain", f"{because}; this shows its share")
-    if autopsy.in_fp64:
-        yield Suggestion("train.precision", "fp64", f"{because}; the step is {autopsy.in_fp64}")
-
-
-def _masked_row(_: Case) -> Advice:
-    because = "scaled_dot_product_attention gives 0 for a fully masked row, a plain softmax 0/0"
-    yield Suggestion("model.attention", "sdpa", because)
-
-
-def _exp_overflow(case: Case) -> Advice:
-    says = _says(case)
-    yield Suggestion("model.softmax", "stable", f"{says}; minus the largest score it cannot")
-    yield Suggestion("model.qk_norm", True, f"{says}; normalised queries and keys bound it")
-
-
-def _eps_lost(case: Case) -> Advice:
-    yield Suggestion("model.eps", 1e-5, _says(case))
-    yield Suggestion("train.precision", "fp32", "fp32 holds this eps")
-
-
-def _zero_variance(case: Case) -> Advice:
-    yield Suggestion("model.norm", "layernorm", f"{_says(case)}; with eps under the root it holds")
-    yield Suggestion("model.eps", 1e-5, _says(case))
-
-
-def _adam(case: Case) -> Advice:
-    return larger_eps(case, _says(case))
-
-
-def _overflow(case: Case) -> Advice:
-    says, origin = _says(case), case.autopsy and case.autopsy.origin
-    if case.left("adam_underflow") is not None:
-        yield from _adam_underflow(case)
-    scores = case.left("attn_logit_max")
-    if scores is not None:
-        because = f"attention scores reached {text(scores['value'])} at step {scores['step']}"
-        yield Suggestion("model.qk_norm", True, because)
-    scale = case.settings["train.loss_scale"]
-    if isinstance(scale, float) and scale > 1 and origin and origin.phase == "backward":
-        yield Suggestion("train.loss_scale", scale / 8, f"scaled gradients: {says}")
-    if origin and any(tensor.dtype == "float16" for tensor in origin.outputs):
-        top = text(FORMATS["bfloat16"][0])
-        yield Suggestion("train.precision", "bf16", f"{says}; bfloat16 ends at {top}")
-    yield from growth(case)
-    yield from smaller_steps(case)
-
-
-def _not_reproduced(case: Case) -> Advice:
-    yield Suggestion("train.device", "cpu", _says(case))
-
-
-MECHANISM: dict[str, Callable[[Case], Advice]] = {
-    "masked_row": _masked_row,
-    "exp_overflow": _exp_overflow,
-    "eps_lost": _eps_lost,
-    "zero_variance": _zero_variance,
-    "adam_eps_lost": _adam,
-    "adam_underflow": _adam,
-    "overflow": _overflow,
-    "numerical": _overflow,
-    "mathematical": lambda case: iter([*growth(case), *smaller_steps(case)]),
-    "not_reproduced": _not_reproduced,
-}
-
-
-def _says(case: Case) -> str:
-    return "" if case.autopsy is None else mechanism(case.autopsy).says
-
-
-def _zero_output(case: Case) -> Advice:
-    if event := next(case.events_of("zero_norm_output"), None):
-        because = f"{event['module']} gave exactly 0 from step {event['step']} on: squares overflow"
-        yield Suggestion("train.precision", "bf16", because)
-
-
-# Causes.
-
-
-def _vanishing(case: Case) -> Advice:
-    start, end = case.figures.get("grad_ratio_step0"), case.figures.get("grad_ratio_end")
-    assert end is not None
-    left = case.left("gradient_ratio")
-    if start is not None and start >= VANISHING:
-        when = "" if left is None else f" by step {left['step']}"
-        because = (
-            f"first/last block gradient was {text(start)} at step 0 and below "
-            f"{text(VANISHING)}{when}: the first updates did it"
-        )
-        yield from gentler(case, because)
-        yield small_branches(because)
-    else:
-        because = f"first/last block gradient is {text(end)}" + (
-            "" if start is None else f", and was {text(start)} at step 0: so it began"
-        )
-        yield Suggestion("model.init", "gpt2", because)
-    yield Suggestion("model.residual", True, f"{because}; a skip carries gradients past a block")
-    yield Suggestion("model.placement", "pre", f"{because}; the skips then run through no norm")
-
-
-def _rank_collapse(case: Case) -> Advice:
-    left = case.left("token_cosine")
-    when = "" if left is None else f", above 0.99 from step {left['step']} on"
-    because = f"{case.causes['rank_collapse'].evidence}{when}"
-    yield Suggestion("model.residual", True, f"{because}; a skip keeps what tells tokens apart")
-    if left is not None and left["step"] > 0:
-        yield from gentler(case, because)
-    yield small_branches(because)
-
-
-def _zero_gradient(case: Case) -> Advice:
-    because = case.causes["zero_gradient"].evidence
-    yield Suggestion("train.precision", "fp64", f"{because}: are they 0, or only too small to hold")
-    yield Suggestion("model.activation", "gelu", f"{because}; a ReLU below 0 passes none")
-    yield Suggestion("measure.level", "full", f"{because}; forward readings tell what died")
-
-
-def _frozen(case: Case) -> Advice:
-    because, narrow = case.causes["frozen"].evidence, case.env.get("weights_dtype")
-    lr = case.readings("lr")
-    if len(lr) and lr.max() == 0:
-        yield Suggestion("train.lr", 1e-3, "the learning rate of every step was 0")
-    elif narrow in ("bfloat16", "float16"):
-        rounds = f"{because}; weights in {narrow}: an update smaller than half a step of it is lost"
-        yield Suggestion("train.precision", "fp32", rounds)
-    elif case.all_frozen:
-        because = f"{because} at an lr of {text(lr.max())}"
-        yield Suggestion("train.lr", larger(case.settings["train.lr"], 1000.0), because)
-
-
-def _warming_up(case: Case) -> Advice:
-    because, steps = case.causes["warming_up"].evidence, len(case.steps)
-    yield Suggestion("train.steps", 3 * int(case.settings["train.warmup"]), because)
-    yield Suggestion("train.warmup", max(1, steps // 10), because)
-
-
-def _too_slow(case: Case) -> Advice:
-    because, lr = case.causes["too_slow"].evidence, case.settings.get("train.lr")
-    if not lr:  # not known of an imported run
-        return
-    if "moved" not in because:
-        yield Suggestion("train.lr", larger(lr, 3.0), because)
-        return
-    moved = float(case.readings("update_norm").mean()) * len(case.steps)
-    share = moved / case.readings("weight_norm")[0]
-    yield Suggestion("train.lr", larger(lr, MOVE_TO / share), because)
-
-
-def _exploding(case: Case) -> Advice:
-    because = case.causes["exploding"].evidence
-    yield from growth(case)
-    if "grew" in because:
-        yield from clip(case, because)
-    yield from gentler(case, because)
-
-
-def _adam_underflow(case: Case) -> Advice:
-    return larger_eps(case, case.causes["adam_underflow"].evidence)
-
-
-CAUSE: dict[str, Callable[[Case], Advice]] = {
-    "vanishing": _vanishing,
-    "rank_collapse": _rank_collapse,
-    "zero_gradient": _zero_gradient,
-    "frozen": _frozen,
-    "warming_up": _warming_up,
-    "too_slow": _too_slow,
-    "exploding": _exploding,
-    "adam_underflow": _adam_underflow,
-}
-
-
-# Verdicts, where no cause says more.
-
-
-def _unstable(case: Case) -> Advice:
-    because = case.judgement.reason
-    yield from smaller_steps(case)
-    if because:
-        yield from clip(case, because)
-        yield from gentler(case, because)
-
-
-def _longer(case: Case) -> Advice:
-    if case.all_frozen or {"too_slow", "warming_up"} & set(case.causes):
-        return
-    steps = int(case.figures.get("steps_done") or len(case.steps))
-    yield Suggestion("train.steps", 2 * max(steps, 10), f"{case.judgement.reason}; {steps} steps")
-    if case.settings.get("measure.level") == "light":
-        because = "the cosine between tokens was not measured, so rank collapse is not ruled out"
-        yield Suggestion("measure.level", "full", because)
-
-
-def _nothing_to_learn(case: Case) -> Advice:
-    yield Suggestion("data.source", "pydoc", case.judgement.reason)
-
-
-def _failed(case: Case) -> Advice:
-    error, batch = case.process.error or "", case.settings.get("train.batch_size", 1)
-    if "memory" in error.lower() and batch > 1:
-        yield Suggestion("train.batch_size", batch // 2, error)
-
-
-VERDICT: dict[str, Callable[[Case], Advice]] = {
-    "nonfinite": lambda case: smaller_steps(case),  # it stands further down
-    "diverged": _unstable,
-    "lost": _unstable,
-    "spiked": _unstable,
-    "too_short": _longer,
-    "plateau": _longer,
-    "nothing_to_learn": _nothing_to_learn,
-    "failed": _failed,
-}
-
-
-# Remedies that several of them share.
+# Remedies that several rules share.
 
 
 def growth(case: Case) -> Advice:
@@ -324,7 +103,7 @@ def larger_eps(case: Case, because: str) -> Advice:
         yield Suggestion("train.precision", "fp16-mixed", master)
 
 
-def smaller_steps(case: Case) -> Advice:
+def smaller_steps(case: Case, _: str = "") -> Advice:
     """Where updates, weights or gradients left their range before the end."""
     for series, what in GROWING.items():
         left = case.left(series)
@@ -361,3 +140,199 @@ def larger(lr: float, times: float) -> float:
 def rounded(value: float) -> float:
     """To one significant digit."""
     return float(f"{value:.0e}")
+
+
+# What made the first non-finite value.
+
+
+def _fused(case: Case) -> Advice:
+    """Rounding inside the fused kernel: without it, and in numbers that round later."""
+    autopsy = case.autopsy
+    largest = autopsy and autopsy.origin and fused_beyond(autopsy.origin)
+    if not autopsy or not largest:
+        return
+    because = f"numbers up to {text(largest)} went into the fused kernel"
+    yield Suggestion("model.attention", "plain", f"{because}; this shows its share")
+    if autopsy.in_fp64:
+        yield Suggestion("train.precision", "fp64", f"{because}; the step is {autopsy.in_fp64}")
+
+
+def _zero_output(case: Case) -> Advice:
+    if event := next(case.events_of("zero_norm_output"), None):
+        because = f"{event['module']} gave exactly 0 from step {event['step']} on: squares overflow"
+        yield Suggestion("train.precision", "bf16", because)
+
+
+def _masked_row(_: Case, __: str) -> Advice:
+    because = "scaled_dot_product_attention gives 0 for a fully masked row, a plain softmax 0/0"
+    yield Suggestion("model.attention", "sdpa", because)
+
+
+def _eps_lost(_: Case, says: str) -> Advice:
+    yield Suggestion("model.eps", 1e-5, says)
+    yield Suggestion("train.precision", "fp32", "fp32 holds this eps")
+
+
+def _overflow(case: Case, says: str) -> Advice:
+    origin = case.autopsy and case.autopsy.origin
+    if case.left("adam_underflow") is not None:
+        yield from larger_eps(case, case.causes["adam_underflow"].evidence)
+    scores = case.left("attn_logit_max")
+    if scores is not None:
+        because = f"attention scores reached {text(scores['value'])} at step {scores['step']}"
+        yield Suggestion("model.qk_norm", True, because)
+    scale = case.settings["train.loss_scale"]
+    if isinstance(scale, float) and scale > 1 and origin and origin.phase == "backward":
+        yield Suggestion("train.loss_scale", scale / 8, f"scaled gradients: {says}")
+    if origin and any(tensor.dtype == "float16" for tensor in origin.outputs):
+        top = text(FORMATS["bfloat16"][0])
+        yield Suggestion("train.precision", "bf16", f"{says}; bfloat16 ends at {top}")
+    yield from _growing(case)
+
+
+def _growing(case: Case, _: str = "") -> Advice:
+    yield from growth(case)
+    yield from smaller_steps(case)
+
+
+MECHANISM: dict[str, Rule] = {
+    "masked_row": _masked_row,
+    "exp_overflow": always(
+        ("model.softmax", "stable", "; minus the largest score it cannot"),
+        ("model.qk_norm", True, "; normalised queries and keys bound it"),
+    ),
+    "eps_lost": _eps_lost,
+    "zero_variance": always(
+        ("model.norm", "layernorm", "; with eps under the root it holds"),
+        ("model.eps", 1e-5, ""),
+    ),
+    "adam_eps_lost": larger_eps,
+    "adam_underflow": larger_eps,
+    "overflow": _overflow,
+    "numerical": _overflow,
+    "mathematical": _growing,
+    "not_reproduced": always(("train.device", "cpu", "")),
+}
+
+
+# Causes.
+
+
+def _vanishing(case: Case, _: str) -> Advice:
+    start, end = case.figures.get("grad_ratio_step0"), case.figures.get("grad_ratio_end")
+    assert end is not None
+    left = case.left("gradient_ratio")
+    if start is not None and start >= VANISHING:
+        when = "" if left is None else f" by step {left['step']}"
+        because = (
+            f"first/last block gradient was {text(start)} at step 0 and below "
+            f"{text(VANISHING)}{when}: the first updates did it"
+        )
+        yield from gentler(case, because)
+        yield small_branches(because)
+    else:
+        because = f"first/last block gradient is {text(end)}" + (
+            "" if start is None else f", and was {text(start)} at step 0: so it began"
+        )
+        yield Suggestion("model.init", "gpt2", because)
+    yield Suggestion("model.residual", True, f"{because}; a skip carries gradients past a block")
+    yield Suggestion("model.placement", "pre", f"{because}; the skips then run through no norm")
+
+
+def _rank_collapse(case: Case, because: str) -> Advice:
+    left = case.left("token_cosine")
+    because += "" if left is None else f", above 0.99 from step {left['step']} on"
+    yield Suggestion("model.residual", True, f"{because}; a skip keeps what tells tokens apart")
+    if left is not None and left["step"] > 0:
+        yield from gentler(case, because)
+    yield small_branches(because)
+
+
+def _frozen(case: Case, because: str) -> Advice:
+    narrow, lr = case.env.get("weights_dtype"), case.readings("lr")
+    if len(lr) and lr.max() == 0:
+        yield Suggestion("train.lr", 1e-3, "the learning rate of every step was 0")
+    elif narrow in ("bfloat16", "float16"):
+        rounds = f"{because}; weights in {narrow}: an update smaller than half a step of it is lost"
+        yield Suggestion("train.precision", "fp32", rounds)
+    elif case.all_frozen:
+        because = f"{because} at an lr of {text(lr.max())}"
+        yield Suggestion("train.lr", larger(case.settings["train.lr"], 1000.0), because)
+
+
+def _warming_up(case: Case, because: str) -> Advice:
+    yield Suggestion("train.steps", 3 * int(case.settings["train.warmup"]), because)
+    yield Suggestion("train.warmup", max(1, len(case.steps) // 10), because)
+
+
+def _too_slow(case: Case, because: str) -> Advice:
+    lr = case.settings.get("train.lr")
+    if not lr:  # not known of an imported run
+        return
+    if "moved" not in because:
+        yield Suggestion("train.lr", larger(lr, 3.0), because)
+        return
+    moved = float(case.readings("update_norm").mean()) * len(case.steps)
+    share = moved / case.readings("weight_norm")[0]
+    yield Suggestion("train.lr", larger(lr, MOVE_TO / share), because)
+
+
+def _exploding(case: Case, because: str) -> Advice:
+    yield from growth(case)
+    if "grew" in because:
+        yield from clip(case, because)
+    yield from gentler(case, because)
+
+
+CAUSE: dict[str, Rule] = {
+    "vanishing": _vanishing,
+    "rank_collapse": _rank_collapse,
+    "zero_gradient": always(
+        ("train.precision", "fp64", ": are they 0, or only too small to hold"),
+        ("model.activation", "gelu", "; a ReLU below 0 passes none"),
+        ("measure.level", "full", "; forward readings tell what died"),
+    ),
+    "frozen": _frozen,
+    "warming_up": _warming_up,
+    "too_slow": _too_slow,
+    "exploding": _exploding,
+    "adam_underflow": larger_eps,
+}
+
+
+# Verdicts, where no cause says more.
+
+
+def _unstable(case: Case, because: str) -> Advice:
+    yield from smaller_steps(case)
+    if because:
+        yield from clip(case, because)
+        yield from gentler(case, because)
+
+
+def _longer(case: Case, because: str) -> Advice:
+    if case.all_frozen or {"too_slow", "warming_up"} & set(case.causes):
+        return
+    steps = int(case.figures.get("steps_done") or len(case.steps))
+    yield Suggestion("train.steps", 2 * max(steps, 10), f"{because}; {steps} steps")
+    if case.settings.get("measure.level") == "light":
+        because = "the cosine between tokens was not measured, so rank collapse is not ruled out"
+        yield Suggestion("measure.level", "full", because)
+
+
+def _failed(case: Case, _: str) -> Advice:
+    error, batch = case.process.error or "", case.settings.get("train.batch_size", 1)
+    if "memory" in error.lower() and batch > 1:
+        yield Suggestion("train.batch_size", batch // 2, error)
+
+
+VERDICT: dict[str, Rule] = {
+    "nonfinite": smaller_steps,
+    "diverged": _unstable,
+    "lost": _unstable,
+    "spiked": _unstable,
+    "too_short": _longer,
+    "plateau": _longer,
+    "nothing_to_learn": always(("data.source", "pydoc", "")),
+    "failed": _failed,
+}

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 from itertools import groupby
+from typing import Any
 
 from rich.console import Group
 from rich.padding import Padding
@@ -12,6 +13,7 @@ from lnexp.explain.advice import Suggestion
 from lnexp.explain.case import Case
 from lnexp.explain.explain import Explanation
 from lnexp.files import strict_json
+from lnexp.records import Autopsy
 from lnexp.results.axes import value_text
 
 SCHEMA = 1
@@ -83,6 +85,16 @@ def horizon(case: Case) -> str:
     return f"{case.folder.resolve().name}: {verdict}, {', '.join([*words, steps, *seeds])}"
 
 
+def _findings(autopsy: Autopsy) -> dict[str, Any]:
+    """Of autopsy.json what the run did: not what the file says of itself, nor where wider types
+    failed."""
+    findings = asdict(autopsy)
+    del findings["schema"], findings["seconds"]
+    for replay in findings["shadow"].values():
+        del replay["origin"]
+    return findings
+
+
 def as_json(explanation: Explanation) -> str:
     """Strict JSON: a non-finite number is "nan", "inf" or "-inf", what was not measured is null."""
     case = explanation.case
@@ -104,7 +116,7 @@ def as_json(explanation: Explanation) -> str:
             for name, figures, meaning in explanation.evidence
         ],
         "origin": explanation.origin,
-        "autopsy": None if autopsy is None else asdict(autopsy),
+        "autopsy": None if autopsy is None else _findings(autopsy),
         "chain": explanation.chain,
         "suggestions": [asdict(suggestion) for suggestion in explanation.suggestions],
         "unknown": explanation.unknown,
