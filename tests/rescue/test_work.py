@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lnexp.config.rules import DEFAULTS
-from lnexp.rescue.changes import Change, Failure, changes
 from lnexp.rescue.reading import rescue_evidence
+from lnexp.rescue.work import Change, Failure, changes
 from lnexp.runs import local
 from lnexp.train import loop
 from tests.cases.conftest import NoPool
