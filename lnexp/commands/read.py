@@ -182,10 +182,10 @@ def step_numbers(text: str) -> list[int]:
 
 
 def explain(path: Path, json: bool) -> None:
-    from lnexp.explain.explain import explain as explain_run
+    from lnexp.explain.explain import explain
     from lnexp.explain.show import as_json, in_words
 
-    explanation = explain_run(find_run(path))
+    explanation = explain(find_run(path))
     if json:
         print(as_json(explanation), end="")
     else:

@@ -30,8 +30,8 @@ def derive(sweep: Sweep, suffix: str, cases: Sequence[Settings], **top: Any) -> 
     the settings that cannot be.
     """
     left_out = ("sweep", "cases", "claims")
-    kept = {key: value for key, value in sweep.document.items() if key not in left_out}
-    document = {**kept, "name": f"{sweep.name}-{suffix}", **top, "cases": list(cases)}
+    rest = {key: value for key, value in sweep.document.items() if key not in left_out}
+    document = {**rest, "name": f"{sweep.name}-{suffix}", **top, "cases": list(cases)}
     return make_plan(read(document, sweep.path.name))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lnexp.terminal.progress import Progress
+from lnexp.commands.training import Progress
 from tests.cases.conftest import run_here
 from tests.cli import Said, lnexp
 from tests.runs.small import SMALL, files, rows, write_config
