@@ -22,7 +22,8 @@ def rooms() -> dict[str, set[str]]:
     """Room -> rooms that it may import, as the page's table says."""
     table = PAGE.split("## Rooms")[1].split("## ")[0]
     rows = re.findall(r"^\| (\w+) \| [^|]+ \| *([^|]*?) *\|$", table, re.MULTILINE)
-    every = {room for room, _ in rows if room != "room"}
+    rows = [row for row in rows if row != ("room", "imports")]
+    every = {room for room, _ in rows}
     allowed = {}
     for room, names in rows:
         words = set(filter(None, names.split(", ")))

@@ -10,8 +10,8 @@ import typer
 
 from lnexp.cli import app
 from lnexp.commands.configs import schema
+from lnexp.config.names import experiments
 from lnexp.config.schema import KEYS, Model
-from lnexp.config.shipped import experiments
 from lnexp.config.sweep import load_sweep
 from lnexp.model import init
 from lnexp.model.catalog import INITS

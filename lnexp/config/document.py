@@ -1,6 +1,7 @@
-"""What PyYAML says of a text it cannot read, in the words of the person who wrote it.
+"""YAML files with the line of every value, YAML 1.2 numbers, an error in plain words instead of a
+guess; and plain data as YAML text.
 
-Free of torch and pandas.
+Free of torch and pandas, so that both halves may import it.
 """
 
 import re
@@ -16,88 +17,6 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from lnexp.files import Unreadable, read_bytes
 from lnexp.messages import UserError, one_line, refusal
-
-PLAIN_WORDS = {  # what PyYAML says -> what it means to the person who wrote the line
-    r"'\t' that cannot start": "a tab; indent with spaces",
-    "cannot start any token": "a character that starts no value; put the text in quotes",
-    "mapping values are not allowed": "a ':' too many; put text that holds ': ' in quotes",
-    "could not find expected ':'": "a key without ':' after it",
-    "expected <block end>": "does not fit the lines above; check indentation and brackets",
-    "expected ',' or": "a bracket that is not closed, or a missing comma",
-    "found unexpected end of stream": "a quote that is not closed",
-    "found another document": "a second document (---); one file holds one experiment",
-    "sequence entries are not allowed": "a list item (-) cannot start here",
-    "found undefined alias": "an alias (*) without its anchor (&); put text with * in quotes",
-    "expected the node content": "a value is missing here",
-    "expected alphabetic or numeric": "a bare & or *; put the text in quotes",
-}
-
-# A key at the start of a line, after list dashes, with the value behind it.
-KEY = re.compile(r"((?: |- )*)([A-Za-z_][\w.-]*):(?:$|\s+(.*))")
-SPACELESS = re.compile(r"(?: |- )*([A-Za-z_][\w.-]*):[^\s:/].*")
-LAYOUT = ("mapping values are not allowed", "could not find expected ':'", "expected <block end>")
-
-
-def spaceless(written: str) -> tuple[int, str] | None:
-    """(line of the text from 0, complaint) where a line is `width:32`."""
-    for i, line in enumerate(written.splitlines()):
-        if found := SPACELESS.fullmatch(line):
-            return i, f"a space is missing after '{found[1]}:'"
-    return None
-
-
-def explain(error: yaml.MarkedYAMLError, text: str) -> str:
-    """'LINE:COLUMN: problem' in plain words."""
-    problem = error.problem or "not readable as YAML"
-    mark, began = error.problem_mark or error.context_mark, error.context_mark
-    if mark and any(words in problem for words in LAYOUT) and (said := _layout(text, mark.line)):
-        return said
-    words = next(
-        (words for yaml_words, words in PLAIN_WORDS.items() if yaml_words in problem), None
-    )
-    where = f"{mark.line + 1}:{mark.column + 1}: " if mark else " "
-    since = ""
-    if mark and began and began.line != mark.line:
-        since = f" (what began in line {began.line + 1})"
-    return f"{where}{words or problem}{since}"
-
-
-@dataclass(frozen=True)
-class _Line:
-    number: int
-    text: str
-
-
-def _layout(text: str, at: int) -> str:
-    """A missing space or a wrong column, in line `at` (from 0) or the one above it; or ''."""
-    lines = [
-        _Line(i + 1, line.rstrip())
-        for i, line in enumerate(re.split("\r\n|[\r\n]", text)[: at + 1])
-        if line.strip() and not line.lstrip().startswith("#")
-    ]
-    for line in lines[-2:]:
-        if found := spaceless(line.text):
-            return f"{line.number}: {found[1]}"
-    if len(lines) < 2 or lines[-1].number != at + 1:
-        return ""
-    above, below = lines[-2:]
-    upper, lower = KEY.fullmatch(above.text), KEY.fullmatch(below.text)
-    if not upper or not lower or not (upper[3] or "").split("#")[0].strip():
-        return ""
-    columns = len(upper[1]), len(lower[1])
-    if columns[0] == columns[1]:
-        return ""
-    how = "deeper" if columns[1] > columns[0] else "less"
-    return (
-        f"{below.number}: line {below.number} is indented {how} than line {above.number}; "
-        f"write {lower[2]}: in the same column as {upper[2]}:"
-    )
-
-
-# YAML files with line numbers, YAML 1.2 numbers, and an error instead of a guess.
-#
-# Free of torch and pandas, so that both halves may import it.
-
 
 BOOLS = {
     spelling: truth
@@ -202,12 +121,12 @@ def plain(text: str) -> None | bool | int | float | str:
         if len(text) > 20 or abs(int(text)) > LARGEST:
             raise OverflowError(f"is too large; the largest integer is {LARGEST}")
         return int(text)
-    if found := INFINITE.fullmatch(text):
-        return -inf if found[1] == "-" else inf
+    if infinite := INFINITE.fullmatch(text):
+        return -inf if infinite[1] == "-" else inf
     if text in NANS:
         return nan
-    if found := FLOAT.fullmatch(text):
-        return _number(text, whole=found[2] is not None and found[3] is None)
+    if number := FLOAT.fullmatch(text):
+        return _number(text, whole=number[2] is not None and number[3] is None)
     return text
 
 
@@ -258,7 +177,7 @@ class _Reader:
         return plain_data
 
     def mapping(self, node: MappingNode, path: tuple[str | int, ...]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         first_line: dict[str, int] = {}
         for key_node, value_node in node.value:
             key = key_node.value
@@ -266,13 +185,13 @@ class _Reader:
                 self.complain(key_node, path, "a list or mapping cannot be a key")
             elif key == "<<" and key_node.style is None:
                 self.complain(key_node, path, "merge keys (<<) are not read here; write the keys")
-            elif key in found:
+            elif key in values:
                 again = f"is written twice, first in line {first_line[key]}; keep one"
                 self.complain(key_node, (*path, key), again)
             else:
                 first_line[key] = key_node.start_mark.line + 1
-                found[key] = self.value(value_node, (*path, key))
-        return found
+                values[key] = self.value(value_node, (*path, key))
+        return values
 
     def scalar(self, node: ScalarNode, path: KeyPath) -> Any:
         if node.style is None:
@@ -326,7 +245,78 @@ def _compose(text: str, source: str) -> Node:
     return node or _compose("~", source)
 
 
-# Plain data as YAML text. Free of torch and pandas.
+# What PyYAML says of a text it cannot read, in the words of the person who wrote it.
+
+PLAIN_WORDS = {  # what PyYAML says -> what it means to the person who wrote the line
+    r"'\t' that cannot start": "a tab; indent with spaces",
+    "cannot start any token": "a character that starts no value; put the text in quotes",
+    "mapping values are not allowed": "a ':' too many; put text that holds ': ' in quotes",
+    "could not find expected ':'": "a key without ':' after it",
+    "expected <block end>": "does not fit the lines above; check indentation and brackets",
+    "expected ',' or": "a bracket that is not closed, or a missing comma",
+    "found unexpected end of stream": "a quote that is not closed",
+    "found another document": "a second document (---); one file holds one experiment",
+    "sequence entries are not allowed": "a list item (-) cannot start here",
+    "found undefined alias": "an alias (*) without its anchor (&); put text with * in quotes",
+    "expected the node content": "a value is missing here",
+    "expected alphabetic or numeric": "a bare & or *; put the text in quotes",
+}
+
+# A key at the start of a line, after list dashes, with the value behind it.
+KEY = re.compile(r"((?: |- )*)([A-Za-z_][\w.-]*):(?:$|\s+(.*))")
+SPACELESS = re.compile(r"(?: |- )*([A-Za-z_][\w.-]*):[^\s:/].*")
+LAYOUT = ("mapping values are not allowed", "could not find expected ':'", "expected <block end>")
+
+
+def spaceless(written: str) -> tuple[int, str] | None:
+    """(line of the text from 0, complaint) where a line is `width:32`."""
+    for i, line in enumerate(written.splitlines()):
+        if key := SPACELESS.fullmatch(line):
+            return i, f"a space is missing after '{key[1]}:'"
+    return None
+
+
+def explain(error: yaml.MarkedYAMLError, text: str) -> str:
+    """'LINE:COLUMN: problem' in plain words."""
+    problem = error.problem or "not readable as YAML"
+    mark, began = error.problem_mark or error.context_mark, error.context_mark
+    if mark and any(words in problem for words in LAYOUT) and (slip := _layout(text, mark.line)):
+        return slip
+    words = next((ours for theirs, ours in PLAIN_WORDS.items() if theirs in problem), problem)
+    where = f"{mark.line + 1}:{mark.column + 1}: " if mark else " "
+    since = ""
+    if mark and began and began.line != mark.line:
+        since = f" (what began in line {began.line + 1})"
+    return f"{where}{words}{since}"
+
+
+def _layout(text: str, at: int) -> str:
+    """A missing space or a wrong column, in line `at` (from 0) or the one above it; or ''."""
+    lines = [
+        (number, line.rstrip())
+        for number, line in enumerate(re.split("\r\n|[\r\n]", text)[: at + 1], start=1)
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
+    for number, line in lines[-2:]:
+        if slip := spaceless(line):
+            return f"{number}: {slip[1]}"
+    if len(lines) < 2 or lines[-1][0] != at + 1:
+        return ""
+    (above, upper_line), (below, lower_line) = lines[-2:]
+    upper, lower = KEY.fullmatch(upper_line), KEY.fullmatch(lower_line)
+    if not upper or not lower or not (upper[3] or "").split("#")[0].strip():
+        return ""
+    columns = len(upper[1]), len(lower[1])
+    if columns[0] == columns[1]:
+        return ""
+    how = "deeper" if columns[1] > columns[0] else "less"
+    return (
+        f"{below}: line {below} is indented {how} than line {above}; "
+        f"write {lower[2]}: in the same column as {upper[2]}:"
+    )
+
+
+# Plain data as YAML text.
 
 
 class _Dumper(yaml.SafeDumper):

@@ -1,4 +1,9 @@
-"""What other projects call our keys and values."""
+"""One value through its field, and the words for a key or value that does not fit: what was read,
+what to write, what another project's name for it is here.
+
+What a key takes stands at its field alone (config/schema.py); the words are read off it. Free of
+torch and pandas, so that both halves may import it.
+"""
 
 import re
 from collections.abc import Callable, Iterator
@@ -90,12 +95,6 @@ ALIASES = {
     "gpu": "cuda",
 }
 
-
-# What is wrong with one key or one value, in plain words: what was read, what to write.
-#
-# Free of torch and pandas, so that both halves may import it.
-
-
 TOP = ("name", "question", *SECTIONS, "sweep", "cases", "seeds", "claims")
 LEAVES = {key.partition(".")[2]: key for key in KEYS}  # 'depth' -> 'model.depth'; all distinct
 
@@ -110,7 +109,7 @@ def check(
     `place`: where it stands ('-s ...' or a file and line) and the group it stands in.
     """
     try:
-        return _held(key, value), ""
+        return _validated(key, value), ""
     except ValidationError:
         problem = refuse(value, written, describe(key), lambda other: takes(key, other))
         return None, problem + _aside(key, value, written, *place)
@@ -147,9 +146,7 @@ def _several(key: str, value: str, place: str, group: str) -> str:
 
 def _meant(key: str, value: str | int) -> str:
     """The word among a key's that is most like this one, or ''."""
-    section, _, leaf = key.partition(".")
-    schema = SECTIONS[section].model_json_schema()["properties"][leaf]
-    words = {_letters(word): word for word in _enumerated(schema)}
+    words = {_letters(word): word for word in _enumerated(_schema(key))}
     name = _letters(str(value).removeprefix("torch."))
     if ALIASES.get(name) in words.values():
         return ALIASES[name]
@@ -161,6 +158,12 @@ def _letters(word: str) -> str:
     return re.sub("[^a-z0-9]", "", word.lower())
 
 
+@cache
+def _schema(key: str) -> dict[str, Any]:
+    section, _, leaf = key.partition(".")
+    return SECTIONS[section].model_json_schema()["properties"][leaf]
+
+
 def _enumerated(schema: dict[str, Any]) -> Iterator[str]:
     for choice in schema.get("anyOf", [schema]):
         yield from choice.get("enum", [choice["const"]] if "const" in choice else [])
@@ -169,13 +172,13 @@ def _enumerated(schema: dict[str, Any]) -> Iterator[str]:
 def takes(key: str, value: Any) -> bool:
     """Whether the key takes this value."""
     try:
-        _held(key, value)
+        _validated(key, value)
     except ValidationError:
         return False
     return True
 
 
-def _held(key: str, value: Any) -> Any:
+def _validated(key: str, value: Any) -> Any:
     section, _, leaf = key.partition(".")
     return getattr(SECTIONS[section].model_validate({leaf: value}), leaf)
 
@@ -192,9 +195,9 @@ def refuse(
     if isinstance(value, dict):
         return f"is a group of keys; write {wanted}"
     if isinstance(value, bool):
-        plain = shown.lower() in ("true", "false")
-        read = " does not fit" if plain else f" reads as {str(value).lower()}"
-        return f"{shown}{read}; write {wanted}"
+        truth = str(value).lower()
+        read = "does not fit" if shown.lower() == truth else f"reads as {truth}"
+        return f"{shown} {read}; write {wanted}"
     if isinstance(value, str) and (hint := _hint(value, written, wanted)):
         why, instead = hint
         parts = [why] * bool(why) + [f"write {instead}"] * _reads_and_fits(instead, fits)
@@ -217,8 +220,8 @@ def _hint(value: str, written: str, wanted: str) -> tuple[str, str] | None:
     if "number" in wanted:
         if written[:1] in "'\"" and re.fullmatch(r"[-+.\deE]+", value):
             return "quoted", value
-        if found := re.fullmatch(r"([-+]?)0+([1-9]\d*)", value):
-            return "a leading 0", f"{found[1]}{found[2]}"
+        if padded := re.fullmatch(r"([-+]?)0+([1-9]\d*)", value):
+            return "a leading 0", f"{padded[1]}{padded[2]}"
         if re.fullmatch(r"\d+(:\d+)+", value):
             return "YAML's base 60 is not read here", ""
         if re.fullmatch(r"[-+]?\d+(_\d+)+(\.\d+)?", value):
@@ -232,12 +235,9 @@ def _hint(value: str, written: str, wanted: str) -> tuple[str, str] | None:
     return None
 
 
-@cache
 def describe(key: str) -> str:
     """What a key takes, in words: 'a whole number, at least 1'."""
-    section, _, leaf = key.partition(".")
-    words = _words(SECTIONS[section].model_json_schema()["properties"][leaf])
-    return words + (", or .inf" if KEYS[key].default == inf else "")
+    return _words(_schema(key)) + (", or .inf" if KEYS[key].default == inf else "")
 
 
 def _words(schema: dict[str, Any]) -> str:
@@ -269,8 +269,8 @@ def _words(schema: dict[str, Any]) -> str:
 
 def unknown_top(key: str) -> str:
     """A key that no config has at its top level."""
-    if found := spaceless(key):
-        return found[1]
+    if slip := spaceless(key):
+        return slip[1]
     near = nearest(key, "")
     section, _, leaf = near.partition(".")
     if leaf:
@@ -280,8 +280,8 @@ def unknown_top(key: str) -> str:
 
 def unknown(key: str, section: str) -> str:
     """A key that a section, or (section empty) sweep, cases and -s, do not know."""
-    if found := spaceless(key):
-        return found[1]
+    if slip := spaceless(key):
+        return slip[1]
     if not section and key in SECTIONS:
         return f"write dotted keys here, such as {next(k for k in KEYS if k.startswith(key))}"
     near = nearest(key, section)
@@ -301,8 +301,8 @@ def nearest(key: str, section: str) -> str:
     leaf = name.rpartition(".")[2]
     if name in KEYS:
         return name
-    if found := FOREIGN.get(leaf) or LEAVES.get(leaf) or (leaf if leaf in TOP else ""):
-        return found
+    if ours := FOREIGN.get(leaf) or LEAVES.get(leaf) or (leaf if leaf in TOP else ""):
+        return ours
     if section:
         own = get_close_matches(leaf, SECTIONS[section].model_fields, n=1)
         if own:

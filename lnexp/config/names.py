@@ -15,31 +15,32 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from lnexp.config.rules import DEFAULTS, canonical_config
-from lnexp.config.schema import RunConfig
+from lnexp.config.rules import DEFAULTS, canonical
+from lnexp.config.schema import KEYS, NO_ROW, RunConfig
 from lnexp.messages import refusal, short
+from lnexp.model.catalog import SCHEDULES
 
 LONGEST = 100
 CLEAN = re.compile(r"[A-Za-z0-9._-]+")
 WINDOWS = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
 
+LONGEST_WORD = 300  # letters of a word that a complaint repeats
+
 # What a run leaves on disk besides its rows, and how many of them; it changes none.
-NOT_IDENTITY = (
-    "measure.snapshot_every", "measure.keep", "train.max_seconds", "train.checkpointing",
-)  # fmt: skip
+NOT_IDENTITY = tuple(key for key, field in KEYS.items() if NO_ROW in field.metadata)
 
 
 def identity(config: RunConfig, text_sha256: str, device: str) -> str:
     """8 hex characters over what differs from the defaults: a new key orphans no old run."""
-    config = canonical_config(config)
+    settings = canonical(config.settings())
     known: dict[str, Any] = {
         key: _portable(value)
-        for key, value in config.settings().items()
+        for key, value in settings.items()
         if value != DEFAULTS[key]
         and key not in NOT_IDENTITY
         and (not key.startswith("data.") or key == "data.val_fraction")
     }
-    if config.train.schedule == "constant":  # more steps go on from the same run
+    if not SCHEDULES[config.train.schedule].reads_steps:  # more steps go on from the same run
         known.pop("train.steps", None)
     known |= {"data.sha256": text_sha256, "train.device": device, "seed": config.seed.model_dump()}
     text = json.dumps(known, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -80,9 +81,6 @@ def clean_name(stem: str) -> str:
     return name or f"sweep-{sha256(stem.encode('utf-8', 'replace')).hexdigest()[:8]}"
 
 
-LONGEST_WORD = 300  # letters of a word that a complaint repeats
-
-
 def folder() -> Path:
     """configs/ inside the wheel, or beside the package in a checkout."""
     package = Path(__file__).parent.parent
@@ -93,10 +91,10 @@ def folder() -> Path:
 def experiments() -> dict[str, Path]:
     """Name (its path below configs/, without .yaml) -> file."""
     root = folder()
-    found = {
+    files = {
         path.relative_to(root).with_suffix("").as_posix(): path for path in root.rglob("*.yaml")
     }
-    return dict(sorted(found.items(), key=lambda item: _natural(item[0])))
+    return dict(sorted(files.items(), key=lambda item: _natural(item[0])))
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:
@@ -122,10 +120,11 @@ def question(path: Path) -> str:
 
 def find(words: list[str]) -> list[Path]:
     """Config files behind files, folders and names of shipped experiments, in order, once each."""
-    found: list[Path] = []
+    paths: list[Path] = []
     problems: list[str] = []
+    known = experiments()
     for word in words:
-        path, known, shown = Path(word), experiments(), short(word, LONGEST_WORD)
+        path, shown = Path(word), short(word, LONGEST_WORD)
         name = word.removesuffix(".yaml").removeprefix("configs/")
         below = [file for key, file in known.items() if key.startswith(f"{name.rstrip('/')}/")]
         if not word.strip():  # `lnexp run $CONFIG` with nothing in it; Path("") is this folder
@@ -134,13 +133,13 @@ def find(words: list[str]) -> list[Path]:
             inside = sorted([*path.glob("*.yaml"), *path.glob("*.yml")])
             if not inside:
                 problems.append(f"{shown}: no .yaml file in this folder")
-            found += inside
+            paths += inside
         elif os.path.exists(path):
-            found.append(path)
+            paths.append(path)
         elif name in known:
-            found.append(known[name])
+            paths.append(known[name])
         elif below:  # a folder of shipped experiments
-            found += below
+            paths += below
         elif re.match(r"[\w.]+=", word):
             problems.append(f"{shown}: a setting needs -s before it: -s {quote(shown)}")
         else:
@@ -148,4 +147,4 @@ def find(words: list[str]) -> list[Path]:
             problems.append(f"{shown}: {why}{unknown(name)}")
     if problems:
         raise refusal(problems, "configs")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(paths))

@@ -16,7 +16,7 @@ from lnexp.config.rules import is_list
 from lnexp.config.schema import KEYS
 from lnexp.messages import UserError, refusal, short
 
-TEXT_KEYS = ("name", "question", "data.path", "data.encoding")
+TEXT_KEYS = ("name", "question", *(key for key, field in KEYS.items() if field.annotation is str))
 ALONE = ("name", "question", "seeds")  # top-level keys that -s may set
 OFF = "measure.level"  # the key whose `off` is a word, although YAML reads it as false
 

@@ -171,10 +171,6 @@ def canonical(settings: Settings) -> Settings:
     return plain
 
 
-def canonical_config(config: RunConfig) -> RunConfig:
-    return build(canonical(config.settings()), config.seed.model_dump())
-
-
 def build(settings: Settings, seed: dict[str, int]) -> RunConfig:
     nested: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     for key, value in settings.items():

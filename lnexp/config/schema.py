@@ -25,6 +25,10 @@ Real = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Limit = Annotated[float, Field(gt=0)]  # .inf means no limit
 
+# At a field: it decides what a run leaves on disk or how long it may take, and changes no row, so
+# no run id.
+NO_ROW = "changes no row"
+
 # A setting's allowed words are the names of the catalog: a new entry there is a new value here.
 if TYPE_CHECKING:
     PlacementName = NormName = InitName = ActivationName = str
@@ -53,7 +57,7 @@ class Data(Section):
         default="utf-8",
         description="source file: its encoding, by Python's name (utf-8, cp1252, ...)",
     )
-    val_fraction: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = Field(
+    val_fraction: Fraction = Field(
         default=0.1,
         description="share of the letters, at the text's end, kept for validation; 0: none",
     )
@@ -185,12 +189,12 @@ class Train(Section):
         description="torch.compile, block by block; equal within rounding. Steps that "
         "measure.level full reads, validation and the autopsy run without it",
     )
-    checkpointing: Literal["auto"] | bool = Field(
+    checkpointing: Annotated[Literal["auto"] | bool, NO_ROW] = Field(
         default="auto",
         description="true: backward computes each block again, to save memory; auto: where the run "
         "would not fit in its share of the machine's. Changes no bit, so no run id",
     )
-    max_seconds: Limit = Field(
+    max_seconds: Annotated[Limit, NO_ROW] = Field(
         default=inf,
         description="a run stops after the step in which its training reaches this time, with "
         "status interrupted; a larger limit goes on. Changes no row, so no run id",
@@ -217,10 +221,10 @@ class Measure(Section):
     eval_every: Positive = Field(
         default=50, description="steps from one validation loss to the next"
     )
-    snapshot_every: Positive = Field(
+    snapshot_every: Annotated[Positive, NO_ROW] = Field(
         default=50, description="steps from one checkpoint.pt to the next"
     )
-    keep: Literal["weights", "none", "all"] = Field(
+    keep: Annotated[Literal["weights", "none", "all"], NO_ROW] = Field(
         default="weights",
         description="of checkpoint.pt; all: weights, optimizer, place in the data; weights: the "
         "same, but of a run that learned the weights alone; none: nothing",

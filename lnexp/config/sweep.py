@@ -31,6 +31,7 @@ from lnexp.config.rules import (
 from lnexp.config.schema import KEYS, SECTIONS, RunConfig, resolved_embed_std
 from lnexp.lab.schemas import excluded
 from lnexp.messages import amount, one_line, refusal, short
+from lnexp.model.catalog import SCHEDULES
 
 __all__ = ["Point", "Sweep", "dump", "load_sweep", "resolved"]
 
@@ -165,10 +166,10 @@ class CheckedConfig:
 
     def spaceless(self, value: Any, *path: str | int) -> bool:
         """Whether refused text holds a line `width:32`, after a complaint about it."""
-        found = spaceless(self.placed.written(*path)) if isinstance(value, str) else None
-        if not found or (found[0] == 0 and len(path) > 1):  # `device: cuda:0` is no such line
+        slip = spaceless(self.placed.written(*path)) if isinstance(value, str) else None
+        if not slip or (slip[0] == 0 and len(path) > 1):  # `device: cuda:0` is no such line
             return False
-        line, problem = found
+        line, problem = slip
         self.problems.append(f"{self.placed.value_place(line, *path)}: {problem}")
         return True
 
@@ -241,21 +242,14 @@ class CheckedConfig:
 
     def distinct(self, values: list[Any], *path: str | int) -> list[Any]:
         """Values without repetition; each repetition is said once."""
-        kept: list[Any] = []
-        again: list[Any] = []
-        seen: set[Any] = set()
+        once: dict[Any, Any] = {}
+        again: dict[Any, Any] = {}
         for value in values:
-            if hashable(value) not in seen:
-                seen.add(hashable(value))
-                kept.append(value)
-            elif value not in again:
-                again.append(value)
-        for value in again:
-            count = values.count(value)
-            self.notes.append(
-                f"{self.placed.at(*path)}: {show(value)} is listed {count} times and runs once"
-            )
-        return kept
+            (again if hashable(value) in once else once).setdefault(hashable(value), value)
+        for value in again.values():
+            times = f"is listed {values.count(value)} times and runs once"
+            self.notes.append(f"{self.placed.at(*path)}: {show(value)} {times}")
+        return list(once.values())
 
     def read_sweep(self) -> None:
         in_cases = {key for case in self.cases for key in case}
@@ -345,21 +339,22 @@ def _clashes(checked: CheckedConfig, grid: list[Settings], path: Path) -> list[s
 
 
 def _shared_steps(checked: CheckedConfig, grid: list[Settings]) -> list[str]:
-    """Under a constant schedule fewer steps are the start of the same run."""
-    runs: dict[tuple[Any, ...], set[int]] = {}
+    """Under a schedule that reads no steps fewer steps are the start of the same run."""
+    runs: dict[tuple[Any, ...], set[int]] = {}  # by schedule and all but the steps
     varied = {key for case in checked.cases for key in case} | set(checked.sweep)
     if "train.steps" not in varied or checked.unclear & {"train.steps", "train.schedule"}:
         return []
     for point in map(canonical, grid):
-        if point["train.schedule"] == "constant":
-            same = _key({**point, "train.steps": 0})
+        schedule = point["train.schedule"]
+        if not SCHEDULES[schedule].reads_steps:
+            same = schedule, _key({**point, "train.steps": 0})
             runs.setdefault(same, set()).add(point["train.steps"])
-    for steps in runs.values():
+    for (schedule, _), steps in runs.items():
         if len(steps) > 1:
-            listed = ", ".join(map(str, sorted(steps)))
+            listed = f"{', '.join(map(str, sorted(steps)))} under schedule: {schedule}"
             return [
-                f"{checked.places['train.steps']}: train.steps: {listed} under schedule: constant "
-                f"are one run, seen earlier and later; write the longest, {max(steps)}"
+                f"{checked.places['train.steps']}: train.steps: {listed} are one run, seen "
+                f"earlier and later; write the longest, {max(steps)}"
             ]
     return []
 
@@ -370,10 +365,10 @@ def _key(point: Settings) -> tuple[Any, ...]:
 
 
 def _distinct(grid: list[Settings]) -> list[Settings]:
-    kept: dict[tuple[Any, ...], Settings] = {}
+    runs: dict[tuple[Any, ...], Settings] = {}
     for point in map(canonical, grid):
-        kept.setdefault(_key(point), point)
-    return list(kept.values())
+        runs.setdefault(_key(point), point)
+    return list(runs.values())
 
 
 def _unrecorded_notes(grid: list[Settings]) -> list[str]:

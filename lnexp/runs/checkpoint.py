@@ -85,19 +85,19 @@ def read(folder: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        saved = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # whatever an unpickler makes of damaged bytes
-        found = None
-    if not isinstance(found, dict):
+        saved = None
+    if not isinstance(saved, dict):
         raise UserError(f"{path} is damaged or no checkpoint; train the run again")
-    return found
+    return saved
 
 
 def cut_to_weights(folder: Path) -> None:
     """Keep the weights alone: the run is over and nothing is left to be learned from its state."""
-    whole = read(folder)
-    if whole and "optimizer" in whole:
-        _write(folder, {key: whole[key] for key in ("schema", "steps_done", "model")})
+    saved = read(folder)
+    if saved and "optimizer" in saved:
+        _write(folder, {key: saved[key] for key in ("schema", "steps_done", "model")})
 
 
 def _write(folder: Path, content: dict[str, Any]) -> None:

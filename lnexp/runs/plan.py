@@ -1,6 +1,6 @@
 """From a sweep to the runs it stands for on this machine; everything is checked before run 1."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -96,67 +96,76 @@ def make_plan(sweep: Sweep) -> Plan:
     """
     problems: list[str] = []
 
-    def once(work: Callable[[], Any]) -> Any:
+    def attempt(work: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return placed(sweep, work)
+            return placed(sweep, work, *arguments)
         except UserError as error:
             problems.extend(error.problems)
             return None
 
     configs = [point.config for point in sweep.points]
     corpora: dict[Data, Corpus | None] = {
-        data: once(lambda data=data: load(data)) for data in dict.fromkeys(c.data for c in configs)
+        data: attempt(load, data) for data in dict.fromkeys(c.data for c in configs)
     }
     devices = {
         wanted: resolve_device(wanted) for wanted in dict.fromkeys(c.train.device for c in configs)
     }
-    notes = list(sweep.notes)
-    for device in devices.values():
-        if why := device_problem(device):
-            problems.append(_placed(f"train.device: {device}: {why}", sweep))
-    if any(config.train.compile for config in configs) and (why := compile_problem()):
-        problems.append(_placed(f"train.compile: {why}", sweep))
-    for precision, device in dict.fromkeys(
-        (c.train.precision, devices[c.train.device]) for c in configs
-    ):
-        if device_problem(device):
-            continue
-        if why := precision_problem(precision, device):
-            key = "train.precision"
-            problems.append(_placed(f"{key}: {precision} does not work on {device}: {why}", sweep))
-        elif (times := slowness(precision, device)) > SLOW:
-            notes.append(
-                f"{precision} is slow on this {device}: a matrix product takes {times:.0f} times "
-                "fp32's"
-            )
+    refusals, warnings = _of_this_machine(configs, devices)
     for data, context in dict.fromkeys((c.data, c.model.context) for c in configs):
         corpus = corpora[data]
         text = Path(data.path).name if data.source == "file" else f"the {data.source} text"
         for sentence in short_splits(corpus, context, text) if corpus else []:
-            problems.append(_placed(f"model.context: {sentence}{_which(data, sweep)}", sweep))
-    built: dict[tuple[Model, int], Architecture] = {}
-    runs: dict[str, PlannedRun] = {}
-    for config in configs:
-        if corpus := corpora[config.data]:
-            key = (config.model, len(corpus.vocabulary))
-            if key not in built:
-                built[key] = once(lambda key=key: architecture(*key))
+            refusals.append(f"model.context: {sentence}{_which(data, sweep)}")
+    problems += [_placed(why, sweep) for why in refusals]
+    shapes = dict.fromkeys(
+        (c.model, len(corpus.vocabulary)) for c in configs if (corpus := corpora[c.data])
+    )
+    built: dict[tuple[Model, int], Architecture] = {
+        shape: attempt(architecture, *shape) for shape in shapes
+    }
     if problems:
         raise refusal(problems, str(sweep.path))
 
+    notes = [*sweep.notes, *warnings]
+    runs: dict[str, PlannedRun] = {}
     for point in sweep.points:
         config = point.config
         corpus = corpora[config.data]
         assert corpus is not None
-        key = (config.model, len(corpus.vocabulary))
         device = devices[config.train.device]
         name = run_name(config, corpus.sha256, device)
         if name in runs:
             why = _twice(runs[name].config, config, device)
             notes.append(f"{name} stands for two points of the sweep: {why}")
             continue
-        runs[name] = PlannedRun(name, point, corpus, built[key], device)
+        shape = built[config.model, len(corpus.vocabulary)]
+        runs[name] = PlannedRun(name, point, corpus, shape, device)
     return Plan(sweep, list(runs.values()), notes)
+
+
+def _of_this_machine(
+    configs: Sequence[RunConfig], devices: Mapping[str, str]
+) -> tuple[list[str], list[str]]:
+    """What cannot be trained here, as 'key: why', and what is slow."""
+    refusals, warnings = [], []
+    for device in devices.values():
+        if why := device_problem(device):
+            refusals.append(f"train.device: {device}: {why}")
+    if any(config.train.compile for config in configs) and (why := compile_problem()):
+        refusals.append(f"train.compile: {why}")
+    for precision, device in dict.fromkeys(
+        (c.train.precision, devices[c.train.device]) for c in configs
+    ):
+        if device_problem(device):
+            continue
+        if why := precision_problem(precision, device):
+            refusals.append(f"train.precision: {precision} does not work on {device}: {why}")
+        elif (times := slowness(precision, device)) > SLOW:
+            warnings.append(
+                f"{precision} is slow on this {device}: a matrix product takes {times:.0f} times "
+                "fp32's"
+            )
+    return refusals, warnings
 
 
 def with_steps(run: PlannedRun, steps: int) -> PlannedRun:
@@ -189,10 +198,10 @@ def _which(data: Data, sweep: Sweep) -> str:
     return f" ({', '.join(words)})" if words else ""
 
 
-def placed(sweep: Sweep, work: Callable[[], T]) -> T:
+def placed(sweep: Sweep, work: Callable[..., T], *arguments: Any) -> T:
     """What `work` gives; its complaints open with the place of the key that they begin with."""
     try:
-        return work()
+        return work(*arguments)
     except UserError as error:
         raise UserError(*(_placed(problem, sweep) for problem in error.problems)) from error
 

@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 
 from lnexp.files import naming, strict_json, write_whole
 from lnexp.messages import UserError
-from lnexp.records import BrokenRecord, Status
+from lnexp.records import Autopsy, BrokenRecord, Status
 from lnexp.rows import EventRow, LayerRow, LayerRows, Record, StepRow, header, line
 
 
@@ -45,10 +45,9 @@ class RunDir:
     def begin(self, config_yaml: str, env: Mapping[str, Any]) -> Self:
         """A fresh start: what an earlier, unfinished try left in the folder goes."""
         self.path.mkdir(parents=True, exist_ok=True)
-        for name in ("status.json", "error.txt", "checkpoint.pt", "autopsy.json"):
+        for name in (Status.FILE, "error.txt", "checkpoint.pt", Autopsy.FILE):
             (self.path / name).unlink(missing_ok=True)
-        write_whole(self.path / "config.yaml", config_yaml)
-        write_whole(self.path / "env.json", strict_json(env))
+        self._describe(config_yaml, env)
         for name, row_type in self.FILES.items():
             file = (self.path / name).open("w", encoding="utf-8", newline="")
             self._files[name] = file
@@ -71,20 +70,22 @@ class RunDir:
         tables = {}
         for name, row_type in self.FILES.items():
             tables[name] = _rows_before(self.path / name, header(row_type), steps, cells)
-        for name in ("status.json", "error.txt"):
+        for name in (Status.FILE, "error.txt"):
             (self.path / name).unlink(missing_ok=True)
-        write_whole(self.path / "config.yaml", config_yaml)
-        write_whole(self.path / "env.json", strict_json(env))
+        self._describe(config_yaml, env)
         for name, text in tables.items():
             write_whole(self.path / name, text)
             self._files[name] = (self.path / name).open("a", encoding="utf-8", newline="")
         return self
 
+    def _describe(self, config_yaml: str, env: Mapping[str, Any]) -> None:
+        write_whole(self.path / "config.yaml", config_yaml)
+        write_whole(self.path / "env.json", strict_json(env))
+
     def write(self, record: Record) -> None:
         """A step's rows, whole, flushed once."""
-        for name, rows in zip(
-            self.FILES, ([record.step], record.layers, record.events), strict=True
-        ):
+        tables = ([record.step], record.layers, record.events)
+        for name, rows in zip(self.FILES, tables, strict=True):
             if rows:
                 if isinstance(rows, LayerRows):
                     text = "".join(rows.lines())
@@ -94,11 +95,11 @@ class RunDir:
                     self._files[name].write(text)
                     self._files[name].flush()
         if record.autopsy is not None:
-            write_whole(self.path / "autopsy.json", strict_json(record.autopsy))
+            write_whole(self.path / Autopsy.FILE, strict_json(record.autopsy))
 
     def finish(self, status: Status) -> None:
         self.close()
-        write_whole(self.path / "status.json", strict_json(asdict(status)))
+        write_whole(self.path / Status.FILE, strict_json(asdict(status)))
 
     def close(self) -> None:
         while self._files:
@@ -130,14 +131,14 @@ def _rows_before(path: Path, names: list[str], steps: int, new: Mapping[str, str
             f"{path} has other columns ({first.strip()}) than this version writes "
             f"({','.join(names)}); --force trains anew"
         )
-    kept = [row for row in rows if int(row.split(",", 1)[0]) < steps]
+    rows = [row for row in rows if int(row.split(",", 1)[0]) < steps]
     new = {name: text for name, text in new.items() if name in names and text is not None}
-    if new and kept and kept[-1].startswith(f"{steps - 1},"):
-        cells = kept[-1].rstrip("\n").split(",")
+    if new and rows and rows[-1].startswith(f"{steps - 1},"):
+        cells = rows[-1].rstrip("\n").split(",")
         for name, text in new.items():
             cells[names.index(name)] = text
-        kept[-1] = ",".join(cells) + "\n"
-    return first + "".join(kept)
+        rows[-1] = ",".join(cells) + "\n"
+    return first + "".join(rows)
 
 
 @dataclass(frozen=True)

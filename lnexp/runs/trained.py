@@ -1,6 +1,5 @@
 """The model that a finished run left behind."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from lnexp.config.schema import RunConfig
 from lnexp.messages import UserError
 from lnexp.model.gpt import GPT
 from lnexp.model.init import build
+from lnexp.records import BrokenRecord, read_json
 from lnexp.runs import checkpoint
 from lnexp.runs.rundir import read_status
 
@@ -27,13 +27,11 @@ class Trained:
 
 def load_trained(folder: Path) -> Trained:
     """Raises UserError where a run folder holds no such model."""
-    if not (folder / "config.yaml").is_file():
-        raise UserError(f"{folder} is no run folder (results/<sweep>/runs/<run>)")
+    config = _config(folder)
     status = read_status(folder)
     if status is None or status.status != "finished":
         state = "not over" if status is None else status.status
         raise UserError(f"{folder.name} is {state}: only a finished run has a model to use")
-    config = _config(folder)
     saved = checkpoint.read(folder)
     if saved is not None and not isinstance(saved.get("model"), Mapping):
         raise UserError(f"{folder.name}: its checkpoint holds no weights")
@@ -44,7 +42,7 @@ def load_trained(folder: Path) -> Trained:
             else "measure.keep was none"
         )
         raise UserError(f"{folder.name} has no checkpoint: {why}")
-    vocabulary = _vocabulary(folder / "env.json")
+    vocabulary = _vocabulary(folder)
     head_VD = saved["model"]["head.weight"]
     if len(head_VD) != len(vocabulary):
         raise UserError(
@@ -63,23 +61,25 @@ def load_trained(folder: Path) -> Trained:
 
 def untrained(folder: Path) -> GPT:
     """The model of a run folder as it started, whatever became of the run."""
-    if not (folder / "config.yaml").is_file():
-        raise UserError(f"{folder} is no run folder (results/<sweep>/runs/<run>)")
     config = _config(folder)
-    return build(config.model, len(_vocabulary(folder / "env.json")), config.seed.init)
+    return build(config.model, len(_vocabulary(folder)), config.seed.init)
 
 
 def _config(folder: Path) -> RunConfig:
+    path = folder / "config.yaml"
+    if not path.is_file():
+        raise UserError(f"{folder} is no run folder (results/<sweep>/runs/<run>)")
     try:
-        return RunConfig.model_validate(read(folder / "config.yaml").value)
+        return RunConfig.model_validate(read(path).value)
     except ValidationError:
-        raise UserError(f"{folder / 'config.yaml'} is not the config of a run") from None
+        raise UserError(f"{path} is not the config of a run") from None
 
 
-def _vocabulary(path: Path) -> str:
+def _vocabulary(folder: Path) -> str:
+    path = folder / "env.json"
     try:
-        letters = json.loads(path.read_text(encoding="utf-8"))["vocabulary"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        letters = read_json(path).get("vocabulary")
+    except BrokenRecord:
         letters = None
     if not isinstance(letters, str) or not letters:
         raise UserError(f"{path} is missing or damaged: it holds the run's letters")

@@ -150,12 +150,12 @@ def _status(state: State, vocabulary: int) -> Status:
 def _adam(state: State) -> tuple[float, float] | tuple[None, None]:
     """Shares of elements whose second moment underflowed, and whose lies below eps."""
     weights = list(state.model.parameters())
-    found = underflow(state.optimizer, weights)
-    elements = sum(u.elements for u in found)
+    counts = underflow(state.optimizer, weights)
+    elements = sum(count.elements for count in counts)
     if not elements:
         return None, None
-    vanished, below = sum(u.vanished for u in found), sum(u.below_eps for u in found)
-    return vanished / elements, below / elements
+    vanished = sum(count.vanished for count in counts)
+    return vanished / elements, sum(count.below_eps for count in counts) / elements
 
 
 def _unmoved(state: State, vocabulary: int) -> list[str]:
