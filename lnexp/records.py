@@ -201,7 +201,7 @@ class Autopsy:
     grad_norm: float | None = None
     optimizer: UpdateFigures | None = None
     shadow: dict[str, Replay] = field(default_factory=dict)  # by type: float64, float32
-    seconds: float = 0.0
+    seconds: float = 0.0  # that the replay took: written, and not read again
     schema: int = 1
 
     FILE = "autopsy.json"

@@ -89,6 +89,10 @@ def test_the_json_is_strict_and_holds_what_the_words_say(run):
     assert value["settings"]["train.clip"] == "inf"
     assert value["autopsy"]["origin"]["kind"] == "nan"
     assert value["autopsy"]["loss"] == "nan"
+    assert list(value["autopsy"]) == [
+        "step", "reproduced", "nature", "origin", "propagated", "loss", "grad_norm", "optimizer",
+        "shadow",
+    ]  # fmt: skip
     (row,) = value["chain"]
     assert (row["step"], row["series"], row["value"], row["usual"]) == (5, "grad_norm", 50, 1)
     assert row["layer"] is None and row["words"].startswith("gradient norm rose")

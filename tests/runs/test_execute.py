@@ -150,7 +150,7 @@ def test_a_second_start_is_told_who_holds_the_sweep(tmp_path):
 HOLD = """
 import sys, time
 from pathlib import Path
-from lnexp.runs.lock import locked
+from lnexp.runs.rundir import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
