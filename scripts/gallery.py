@@ -41,12 +41,12 @@ assert set(SWEEPS) == set(PICTURES)
 
 
 def main() -> None:
-    results = Path(sys.argv[1] if len(sys.argv) > 1 else "results")
+    root = Path(sys.argv[1] if len(sys.argv) > 1 else "results")
     GALLERY.mkdir(parents=True, exist_ok=True)
     for sweep in dict.fromkeys(SWEEPS.values()):
         kinds = [kind for kind, of in SWEEPS.items() if of == sweep]
-        found = load(results / sweep)
-        frames = found.runs, found.steps(), found.layers(), found.axes[sweep]
+        results = load(root / sweep)
+        frames = results.runs, results.steps(), results.layers(), results.axes[sweep]
         with TemporaryDirectory() as folder:
             for path in plot_sweep(*frames, Path(folder), name=sweep, kinds=kinds, formats=["png"]):
                 small = Image.open(path).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
