@@ -79,8 +79,9 @@ def _explained(section: dict[str, Any]) -> dict[str, Any]:
     """A section's schema; JSON has no number for `.inf`."""
     leaves = {}
     for leaf, field in section["properties"].items():
+        meaning = field.pop("description")
         if field.get("default") == inf:
-            meaning = f"{field.pop('description')}; default .inf: no limit"
-            field = {k: v for k, v in field.items() if k != "default"} | {"description": meaning}
-        leaves[leaf] = field
+            del field["default"]
+            meaning += "; default .inf: no limit"
+        leaves[leaf] = {**field, "description": meaning}
     return {**section, "properties": leaves}
